@@ -1,0 +1,1 @@
+//! Host memory planned, printed, checked and committed once

@@ -1,0 +1,1 @@
+//! The executor that runs programs without a GPU, and its fast kernels

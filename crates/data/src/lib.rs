@@ -1,0 +1,1 @@
+//! Tokenizer, documents, packing and batches

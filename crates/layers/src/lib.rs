@@ -1,0 +1,1 @@
+//! Stateless layer templates with hand-derived backward passes

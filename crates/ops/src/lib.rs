@@ -1,0 +1,44 @@
+//! The ops: for each, in a file of its own, its arguments, shape checks, flops, plain reference twin and test cases.
+//!
+//! An op is data: typed addresses ([`megatrain_base::Tensor`]) and a few scalars. Nothing here runs fast, launches or
+//! allocates device memory. The twins are the oracle that every executor's kernels are tested against, so they are
+//! written for the eye, generic over the arithmetic ([`Real`]: f32 or f64), and free of dependencies.
+//!
+//! To add an op: one file here, one line in [`list`]. See `docs/extending.md`.
+
+#[macro_use]
+mod macros;
+mod case;
+mod error;
+mod reference;
+
+pub mod add;
+pub mod attention;
+pub mod bias;
+pub mod cast;
+pub mod cross_entropy;
+pub mod gather_rows;
+pub mod list;
+pub mod matmul;
+pub mod qk_norm;
+pub mod rms_norm;
+pub mod rope;
+pub mod swiglu;
+
+pub use case::{Case, Fill};
+pub use error::OpError;
+pub use list::Op;
+pub use macros::{OpArgs, OpSpec, OperandList};
+pub use reference::{Real, RefIo};
+
+pub use add::Add;
+pub use attention::{Attention, AttentionBackward};
+pub use bias::{BiasAdd, BiasGrad};
+pub use cast::Cast;
+pub use cross_entropy::{CrossEntropy, CrossEntropyLoss, IGNORE_TARGET};
+pub use gather_rows::GatherRows;
+pub use matmul::Matmul;
+pub use qk_norm::{QkNorm, QkNormBackward};
+pub use rms_norm::{RmsNorm, RmsNormBackward};
+pub use rope::{Rope, RopeParams, RopeScaling};
+pub use swiglu::{SwiGlu, SwiGluBackward};

@@ -1,0 +1,1 @@
+//! Writes the program of a step from a model, a budget and a batch shape

@@ -1,0 +1,1 @@
+//! Configuration, training loop, metrics and the megatrain command

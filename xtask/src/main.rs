@@ -1,0 +1,2 @@
+//! The repository's own commands. Run `cargo xtask help`.
+fn main() {}
