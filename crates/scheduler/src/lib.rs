@@ -1,11 +1,19 @@
 //! Programs as data: commands on lanes with explicit events, and what can be done with them without running them.
 //!
-//! Nothing here knows a pointer, a stream, an op or a model: [`Program`] is generic over the op type `O` and the host
-//! task type `T`, both [`megatrain_base::Command`]s.
+//! [`Builder`] takes commands in program order and derives the events from what they access; [`verify`] proves a
+//! program free of races, whoever made it. Nothing here knows a pointer, a stream, an op or a model: [`Program`] is
+//! generic over the op type `O` and the host task type `T`, both [`megatrain_base::Command`]s.
 
+pub mod builder;
+mod check;
+mod clock;
+pub mod error;
 pub mod host;
+mod interval;
 pub mod program;
 
+pub use builder::Builder;
+pub use error::{BuildError, CommandFault, ContractError, VerifyError};
 pub use host::{HostTasks, TaskError};
 pub use program::{
     Boundary, Cmd, Collective, Contract, Entry, EventId, Label, Lane, LaneId, LaneKind, Phase, Program, RegionSpec,

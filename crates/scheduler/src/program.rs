@@ -42,6 +42,26 @@ pub struct Lane {
     pub kind: LaneKind,
 }
 
+impl fmt::Display for LaneKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LaneKind::H2d => "h2d",
+            LaneKind::Compute => "compute",
+            LaneKind::D2h => "d2h",
+            LaneKind::Update => "update",
+            LaneKind::Data => "data",
+            LaneKind::Io => "io",
+        })
+    }
+}
+
+impl fmt::Display for Lane {
+    /// `0.0/h2d`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.rank, self.kind)
+    }
+}
+
 /// Where a region lies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Space {
@@ -51,6 +71,16 @@ pub enum Space {
     Device(Rank),
     /// A file.
     File,
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Space::Host => f.write_str("host memory"),
+            Space::Device(rank) => write!(f, "device memory of rank {rank}"),
+            Space::File => f.write_str("a file"),
+        }
+    }
 }
 
 /// A region of memory. Index in [`Contract::regions`] = [`RegionId`].
