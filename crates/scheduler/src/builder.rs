@@ -283,9 +283,7 @@ impl<O: Command, T: Command> Builder<O, T> {
             let Ok(()) = self.memory[guard.region.0 as usize].visit(range, |_, piece| {
                 if let Some(piece) = piece {
                     let accesses = piece.readers.iter().map(|&(l, i)| Source::Command(l, i)).chain([piece.writer]);
-                    accesses
-                        .filter(|s| matches!(s, Source::Command(..)))
-                        .for_each(|s| keep_last(&mut sources, s));
+                    accesses.filter(|s| matches!(s, Source::Command(..))).for_each(|s| keep_last(&mut sources, s));
                 }
                 Ok::<(), Infallible>(())
             });

@@ -315,7 +315,9 @@ pub enum VerifyError {
         event: EventId,
     },
     /// Two ranks of a group issue different collectives at the same turn.
-    #[error("collective {turn} of the group differs between ranks: {first} with tag {first_tag}, {second} with tag {second_tag}")]
+    #[error(
+        "collective {turn} of the group differs between ranks: {first} with tag {first_tag}, {second} with tag {second_tag}"
+    )]
     CollectiveOrder {
         /// Turn, counted from 0 in the group and lane kind.
         turn: usize,
@@ -329,7 +331,9 @@ pub enum VerifyError {
         second_tag: u32,
     },
     /// A rank of the group does not take part.
-    #[error("{place} with tag {tag} waits for rank {rank} for ever: that rank issues no such collective on a lane of this kind")]
+    #[error(
+        "{place} with tag {tag} waits for rank {rank} for ever: that rank issues no such collective on a lane of this kind"
+    )]
     CollectiveMissing {
         /// The command of a rank that does.
         place: Box<Place>,
@@ -349,7 +353,9 @@ pub enum VerifyError {
         second: Box<Place>,
     },
     /// One rank issues the collectives of a group on two lanes of one kind.
-    #[error("{first} and {second} are collectives of one group and rank on two lanes of the same kind, so their order is open")]
+    #[error(
+        "{first} and {second} are collectives of one group and rank on two lanes of the same kind, so their order is open"
+    )]
     CollectiveLanes {
         /// On one lane.
         first: Box<Place>,
@@ -357,7 +363,9 @@ pub enum VerifyError {
         second: Box<Place>,
     },
     /// Collectives and waits hold one another up.
-    #[error("deadlock: {first} can never run, because it waits, through collectives, for {second}, which never runs either")]
+    #[error(
+        "deadlock: {first} can never run, because it waits, through collectives, for {second}, which never runs either"
+    )]
     Deadlock {
         /// First stuck command.
         first: Box<Place>,

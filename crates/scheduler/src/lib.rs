@@ -11,6 +11,8 @@ pub mod error;
 pub mod host;
 mod interval;
 pub mod program;
+mod rendezvous;
+pub mod verify;
 
 pub use builder::Builder;
 pub use error::{BuildError, CommandFault, ContractError, VerifyError};
@@ -19,3 +21,4 @@ pub use program::{
     Boundary, Cmd, Collective, Contract, Entry, EventId, Label, Lane, LaneId, LaneKind, Phase, Program, RegionSpec,
     Space,
 };
+pub use verify::{Proof, verify};
