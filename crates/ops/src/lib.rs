@@ -9,6 +9,7 @@
 #[macro_use]
 mod macros;
 mod case;
+mod check;
 mod error;
 mod reference;
 
@@ -25,7 +26,7 @@ pub mod rms_norm;
 pub mod rope;
 pub mod swiglu;
 
-pub use case::{Case, Fill};
+pub use case::{Case, Fill, Places};
 pub use error::OpError;
 pub use list::Op;
 pub use macros::{OpArgs, OpSpec, OperandList};

@@ -18,6 +18,10 @@ macro_rules! ops {
             pub fn name(&self) -> &'static str { match self { $(Op::$name(_) => crate::$name::NAME,)* } }
             /// Operands with their access.
             pub fn operands(&self) -> OperandList { match self { $(Op::$name(op) => op.operands(),)* } }
+            /// The operands' names, in the order of [`Op::operands`].
+            pub fn operand_names(&self) -> &'static [&'static str] {
+                match self { $(Op::$name(_) => <crate::$name as OpArgs>::OPERANDS,)* }
+            }
             /// Rewrites every operand.
             pub fn map(&mut self, rewrite: &mut dyn FnMut(&mut Tensor)) { match self { $(Op::$name(op) => op.map(rewrite),)* } }
             /// Shape and dtype checks.
@@ -27,6 +31,8 @@ macro_rules! ops {
             pub fn check(&self) -> Result<(), OpError> { match self { $(Op::$name(op) => op.check(),)* } }
             /// Floating-point operations and bytes.
             pub fn work(&self) -> Work { match self { $(Op::$name(op) => Work { flops: op.flops(), bytes: op.bytes() },)* } }
+            /// Whether every executor must give the twin's bits.
+            pub fn exact(&self) -> bool { match self { $(Op::$name(op) => op.exact(),)* } }
             /// Runs the reference twin.
             pub fn reference<R: Real>(&self, io: &mut RefIo<R>) { match self { $(Op::$name(op) => op.reference(io),)* } }
             /// The conformance cases of every op.

@@ -10,6 +10,8 @@ pub type OperandList = Vec<(Tensor, Access)>;
 pub trait OpArgs: Copy + std::fmt::Debug + Send + Sync + 'static {
     /// Name in traces, errors and test cases.
     const NAME: &'static str;
+    /// The operands' names, in field order.
+    const OPERANDS: &'static [&'static str];
     /// Operands with their access, in field order.
     fn operands(&self) -> OperandList;
     /// Rewrites every operand, e.g. from a symbolic buffer to its placed address.
@@ -32,7 +34,12 @@ pub trait OpSpec: OpArgs {
             .map(|(t, a)| t.span.len_bytes as f64 * if *a == Access::Update { 2.0 } else { 1.0 })
             .sum()
     }
-    /// The plain reference twin.
+    /// Whether every executor must give the twin's bits: true where each output element is a copy or one rounded
+    /// operation.
+    fn exact(&self) -> bool {
+        false
+    }
+    /// The plain reference twin. Works on operands that [`OpSpec::check`] accepts and panics on index data out of range.
     fn reference<R: Real>(&self, io: &mut RefIo<R>);
     /// Conformance cases: ordinary sizes and the edges. Every executor must pass them.
     fn cases() -> Vec<Case>;
@@ -59,6 +66,7 @@ macro_rules! op {
         }
         impl $crate::OpArgs for $name {
             const NAME: &'static str = $label;
+            const OPERANDS: &'static [&'static str] = &[$(stringify!($field),)*];
             fn operands(&self) -> $crate::OperandList {
                 vec![ $( (self.$field, $crate::op!(@access self $access $(($flag))?)), )* ]
             }

@@ -1,6 +1,6 @@
 //! What reference twins compute with: [`Real`] arithmetic and [`RefIo`], values by span.
 
-use megatrain_base::{Span, Tensor};
+use megatrain_base::{DType, Element, Span, Tensor, bf16};
 use std::collections::HashMap;
 
 /// f32 (the plain same-dtype computation) or f64 (the truth).
@@ -31,10 +31,13 @@ pub trait Real:
     fn tanh(self) -> Self;
     /// The larger of two.
     fn max(self, other: Self) -> Self;
+    /// An intermediate that kernels may hold in `dtype` (the operands' own): the plain computation rounds it, the
+    /// truth does not.
+    fn held_in(self, dtype: DType) -> Self;
 }
 
 macro_rules! real {
-    ($t:ty) => {
+    ($t:ty, $held_in:expr) => {
         impl Real for $t {
             fn of(x: f64) -> Self {
                 x as $t
@@ -57,11 +60,15 @@ macro_rules! real {
             fn max(self, other: Self) -> Self {
                 self.max(other)
             }
+            fn held_in(self, dtype: DType) -> Self {
+                let f: fn($t, DType) -> $t = $held_in;
+                f(self, dtype)
+            }
         }
     };
 }
-real!(f32);
-real!(f64);
+real!(f32, |x, dtype| if dtype == DType::Bf16 { Element::to_f32(<bf16 as Element>::from_f32(x)) } else { x });
+real!(f64, |x, _| x);
 
 /// The values of an op's operands. Outputs are kept unrounded: whoever compares decides about rounding.
 #[derive(Clone, Debug, Default)]
@@ -87,6 +94,13 @@ impl<R: Real> RefIo<R> {
     pub fn set(&mut self, t: &Tensor, values: Vec<R>) {
         assert_eq!(values.len(), t.elems(), "{t}");
         self.reals.insert(t.span, values);
+    }
+    /// Sets the values of a float operand, or adds them to what it holds: for `accum` operands.
+    pub fn add_or_set(&mut self, t: &Tensor, mut values: Vec<R>, add: bool) {
+        if add {
+            values = self.get(t).into_iter().zip(values).map(|(old, new)| old + new).collect();
+        }
+        self.set(t, values);
     }
     /// Sets the values of an integer operand.
     pub fn set_ints(&mut self, t: &Tensor, values: Vec<i32>) {
