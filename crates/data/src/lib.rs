@@ -1,1 +1,27 @@
-//! Tokenizer, documents, packing and batches
+//! From files of text or token ids to the token arrays of one micro-batch.
+//!
+//! [`read()`] turns paths into [`Documents`], [`Packer`] cuts, shuffles and packs those into [`Sequence`]s of a length,
+//! [`Batches`] hands them out step by step and can be resumed, [`MicroBatch`] lays some of them into arrays of a fixed
+//! size. Everything is a function of the files, the options and the seed: never of time or the number of threads.
+//!
+//! This crate knows nothing of models, memory plans or devices.
+
+mod batches;
+mod document;
+mod error;
+mod micro;
+mod pack;
+mod random;
+mod read;
+pub mod tokenizer;
+
+pub use batches::{Batches, Position, StepBatch};
+pub use document::{Document, Documents, IGNORE};
+pub use error::{Error, Origin};
+pub use micro::MicroBatch;
+pub use pack::{Epoch, PackOptions, Packer, Sequence};
+pub use random::Random;
+pub use read::{ReadOptions, ReadReport, read};
+#[cfg(feature = "tokenizer")]
+pub use tokenizer::Tokenizer;
+pub use tokenizer::{ByteTokenizer, TextTokenizer};
