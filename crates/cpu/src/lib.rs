@@ -1,1 +1,26 @@
-//! The executor that runs programs without a GPU, and its fast kernels
+//! Runs programs on a machine without a GPU: the same commands, lanes, events and buffers that a GPU runs, with fast CPU
+//! kernels for the ops.
+//!
+//! [`CpuExecutor`] takes a contract, one block of memory per region and programs of that contract; [`kernels`] computes.
+//! Neither decides an order, knows a layer or an optimizer: the order is the program's, host tasks run through
+//! [`megatrain_scheduler::HostTasks`].
+
+mod claims;
+mod error;
+mod event;
+mod executor;
+mod issue;
+mod job;
+pub mod kernels;
+mod memory;
+mod options;
+mod shared;
+mod shuffle;
+mod threads;
+mod ticket;
+
+pub use error::{ExecError, Place, Reason};
+pub use executor::CpuExecutor;
+pub use memory::RegionMemory;
+pub use options::{Delay, ExecutorOptions, Mode};
+pub use ticket::{RunReport, Ticket};
