@@ -11,7 +11,9 @@ mod macros;
 mod case;
 mod check;
 mod error;
+mod memory;
 mod reference;
+mod tracked;
 
 pub mod add;
 pub mod attention;
@@ -19,6 +21,7 @@ pub mod bias;
 pub mod cast;
 pub mod cross_entropy;
 pub mod gather_rows;
+pub mod harness;
 pub mod list;
 pub mod matmul;
 pub mod qk_norm;
@@ -30,7 +33,8 @@ pub use case::{Case, Fill, Places};
 pub use error::OpError;
 pub use list::Op;
 pub use macros::{OpArgs, OpSpec, OperandList};
-pub use reference::{Real, RefIo};
+pub use reference::{Real, RefIo, run_on};
+pub use tracked::Tracked;
 
 pub use add::Add;
 pub use attention::{Attention, AttentionBackward};

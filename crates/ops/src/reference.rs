@@ -1,6 +1,7 @@
-//! What reference twins compute with: [`Real`] arithmetic and [`RefIo`], values by span.
+//! What reference twins compute with: [`Real`] arithmetic and [`RefIo`], values by span; and [`run_on`], a twin on memory.
 
-use megatrain_base::{DType, Element, Span, Tensor, bf16};
+use crate::Op;
+use megatrain_base::{Access, DType, Element, Operands, Span, Tensor, bf16};
 use std::collections::HashMap;
 
 /// f32 (the plain same-dtype computation) or f64 (the truth).
@@ -106,5 +107,50 @@ impl<R: Real> RefIo<R> {
     pub fn set_ints(&mut self, t: &Tensor, values: Vec<i32>) {
         assert_eq!(values.len(), t.elems(), "{t}");
         self.ints.insert(t.span, values);
+    }
+}
+
+/// Runs an op's twin in f32 on memory, rounding to nearest even on store. Slow: it is what executors fall back to for an
+/// op they have no kernel for.
+///
+/// # Panics
+/// If `operands` does not hold the op's operands, or index data is out of range.
+pub fn run_on(op: &Op, operands: &Operands) {
+    enum Out<'a> {
+        F32(&'a mut [f32]),
+        Bf16(&'a mut [bf16]),
+    }
+    let mut io = RefIo::<f32>::new();
+    let mut outs = Vec::new();
+    for (t, access) in op.operands() {
+        match (t.dtype, access) {
+            (DType::F32, Access::Read) => io.set(&t, operands.read::<f32>(&t).to_vec()),
+            (DType::Bf16, Access::Read) => {
+                io.set(&t, operands.read::<bf16>(&t).iter().map(|&x| Element::to_f32(x)).collect());
+            }
+            (DType::I32, Access::Read) => io.set_ints(&t, operands.read::<i32>(&t).to_vec()),
+            (DType::F32, _) => outs.push((t, access, Out::F32(operands.write(&t)))),
+            (DType::Bf16, _) => outs.push((t, access, Out::Bf16(operands.write(&t)))),
+            (dtype, _) => panic!("{}: no twin works on {dtype} ({t})", op.name()),
+        }
+    }
+    for (t, access, out) in &outs {
+        if access.reads() {
+            io.set(
+                t,
+                match out {
+                    Out::F32(values) => values.to_vec(),
+                    Out::Bf16(values) => values.iter().map(|&x| Element::to_f32(x)).collect(),
+                },
+            );
+        }
+    }
+    op.reference(&mut io);
+    for (t, _, out) in outs {
+        let values = io.get(&t);
+        match out {
+            Out::F32(to) => to.copy_from_slice(&values),
+            Out::Bf16(to) => to.iter_mut().zip(values).for_each(|(to, x)| *to = Element::from_f32(x)),
+        }
     }
 }
