@@ -19,47 +19,32 @@ pub struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Bound { resource, limit_bytes, used_bytes, source } = &self.bound;
-        let (what, limit, setting) = match resource {
-            Resource::Ram => (
-                "host memory",
-                "the machine's memory",
-                "end other programs, use a machine with more memory, or back a group with files",
-            ),
-            Resource::CgroupV1 => (
-                "host memory",
-                "the cgroup v1 limit",
-                "raise it (docker --memory, Kubernetes resources.limits.memory, Slurm --mem)",
-            ),
+        let (what, setting) = match self.bound.resource {
+            Resource::Ram => {
+                ("host memory", "end other programs, use a machine with more memory, or back a group with files")
+            }
+            Resource::CgroupV1 => {
+                ("host memory", "raise it (docker --memory, Kubernetes resources.limits.memory, Slurm --mem)")
+            }
             Resource::CgroupV2 => (
                 "host memory",
-                "the cgroup v2 limit",
                 "raise it (docker --memory, Kubernetes resources.limits.memory, Slurm --mem, systemd MemoryMax and \
                  MemoryHigh)",
             ),
-            Resource::CommitLimit => (
-                "promised memory",
-                "the commit limit",
-                "set the sysctl vm.overcommit_memory to 0, or raise vm.overcommit_ratio",
-            ),
-            Resource::AddressSpace => ("address space", "its limit", "raise it (`ulimit -v unlimited`)"),
+            Resource::CommitLimit => {
+                ("promised memory", "set the sysctl vm.overcommit_memory to 0, or raise vm.overcommit_ratio")
+            }
+            Resource::AddressSpace => ("address space", "raise it (`ulimit -v unlimited`)"),
             Resource::Memlock => (
                 "page-locked memory",
-                "the memlock limit",
                 "raise it (`ulimit -l unlimited`, memlock in /etc/security/limits.conf, docker --ulimit memlock=-1, \
                  systemd LimitMEMLOCK=infinity), or allow pageable memory with PinFailure::Pageable",
             ),
-            Resource::Disk => {
-                ("file space", "the file system's free space", "free some, or name files on another file system")
-            }
+            Resource::Disk => ("file space", "free some, or name files on another file system"),
         };
         let (need, available) = (fmt_bytes(self.need_bytes), fmt_bytes(self.bound.available_bytes()));
-        write!(f, "{what}: {need} needed, {available} available; {limit} is {}", fmt_bytes(*limit_bytes))?;
-        if *used_bytes > 0 {
-            write!(f, ", {} of it in use", fmt_bytes(*used_bytes))?;
-        }
-        write!(f, " ({source})\n    {setting}")?;
-        let memory = !matches!(resource, Resource::Memlock | Resource::Disk);
+        write!(f, "{what}: {need} needed, {available} available; {}\n    {setting}", self.bound)?;
+        let memory = !matches!(self.bound.resource, Resource::Memlock | Resource::Disk);
         if let (true, Some((kind, bytes))) = (memory, self.largest) {
             write!(f, "; or plan less: the largest group is {kind} with {}", fmt_bytes(bytes))?;
         }

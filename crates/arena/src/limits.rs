@@ -2,6 +2,8 @@
 //! cgroups, or made by hand.
 
 use crate::{Error, cgroup};
+use megatrain_base::fmt_bytes;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -42,6 +44,25 @@ impl Bound {
     /// What is left.
     pub fn available_bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(self.used_bytes)
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limit = match self.resource {
+            Resource::Ram => "the machine's memory",
+            Resource::CgroupV1 => "the cgroup v1 limit",
+            Resource::CgroupV2 => "the cgroup v2 limit",
+            Resource::CommitLimit => "the commit limit",
+            Resource::AddressSpace => "the address space limit",
+            Resource::Memlock => "the memlock limit",
+            Resource::Disk => "the file system's free space",
+        };
+        write!(f, "{limit} is {}", fmt_bytes(self.limit_bytes))?;
+        if self.used_bytes > 0 {
+            write!(f, ", {} of it in use", fmt_bytes(self.used_bytes))?;
+        }
+        write!(f, " ({})", self.source)
     }
 }
 

@@ -167,7 +167,7 @@ fn every_limit_that_is_too_small_is_named_the_tightest_first() {
     assert_eq!(
         lines,
         [
-            "  address space: 16.00 GiB needed, 1023.00 MiB available; its limit is 1.00 GiB, 1.00 MiB of it in use \
+            "  address space: 16.00 GiB needed, 1023.00 MiB available; the address space limit is 1.00 GiB, 1.00 MiB of it in use \
              (/proc/self/limits)",
             "  promised memory: 16.00 GiB needed, 3.00 GiB available; the commit limit is 4.00 GiB, 1.00 GiB of it in \
              use (/proc/meminfo)",
