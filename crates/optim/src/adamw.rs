@@ -319,7 +319,8 @@ mod tests {
     #[test]
     fn powers_and_bias_corrections() {
         assert_eq!((power(0.5, 10), power(0.9, 0), power(0.0, 3)), (1.0 / 1024.0, 1.0, 0.0));
-        let s = StepScalars::new(&AdamW { beta1: 0.5, beta2: 0.75, eps: 1e-8, weight_decay: 0.5 }, 0.25, 1, 1.0).unwrap();
+        let s =
+            StepScalars::new(&AdamW { beta1: 0.5, beta2: 0.75, eps: 1e-8, weight_decay: 0.5 }, 0.25, 1, 1.0).unwrap();
         assert_eq!((s.neg_step_size, s.inv_sqrt_bias2, s.decay), (-0.5, 2.0, 0.875));
         // Far out the corrections are 1, and no overflow or underflow on the way spoils that.
         let s = StepScalars::new(&AdamW::default(), 1e-3, u64::MAX, 1.0).unwrap();

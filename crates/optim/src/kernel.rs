@@ -144,8 +144,7 @@ impl<W: Master, G: Grads> Update<'_, W, G> {
     #[inline(always)]
     fn scalar(&mut self, range: std::ops::Range<usize>, refused: &mut Refused) {
         for i in range {
-            let (w, m, v) =
-                element(self.scalars, self.decay, self.w.get(i), self.m[i], self.v[i], self.g.get(i));
+            let (w, m, v) = element(self.scalars, self.decay, self.w.get(i), self.m[i], self.v[i], self.g.get(i));
             if w.to_bits() & 0x7fff_ffff < W::LIMIT && v.to_bits() & 0x7fff_ffff < INFINITE {
                 self.w.set(i, w);
                 (self.m[i], self.v[i]) = (m, v);

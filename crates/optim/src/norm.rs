@@ -46,10 +46,9 @@ impl SquareSum {
 
     /// The sum of several, added in the order given: give them in a fixed order (by unit), not in order of arrival.
     pub fn total(parts: impl IntoIterator<Item = SquareSum>) -> SquareSum {
-        parts.into_iter().fold(SquareSum::default(), |a, b| SquareSum {
-            sum: a.sum + b.sum,
-            nonfinite: a.nonfinite + b.nonfinite,
-        })
+        parts
+            .into_iter()
+            .fold(SquareSum::default(), |a, b| SquareSum { sum: a.sum + b.sum, nonfinite: a.nonfinite + b.nonfinite })
     }
 
     /// The norm; NaN or infinity where a gradient was.
@@ -64,9 +63,8 @@ pub fn global_norm(parts: impl IntoIterator<Item = SquareSum>) -> f64 {
 }
 
 fn of_ranges(isa: Isa, g: Grad<'_>, ranges: impl Iterator<Item = Range<usize>>) -> SquareSum {
-    let chunks: Vec<Range<usize>> = ranges
-        .flat_map(|r| r.clone().step_by(CHUNK_ELEMS).map(move |at| at..r.end.min(at + CHUNK_ELEMS)))
-        .collect();
+    let chunks: Vec<Range<usize>> =
+        ranges.flat_map(|r| r.clone().step_by(CHUNK_ELEMS).map(move |at| at..r.end.min(at + CHUNK_ELEMS))).collect();
     let sums: Vec<SquareSum> = chunks.into_par_iter().map(|chunk| of_chunk(isa, g.slice(chunk))).collect();
     SquareSum::total(sums)
 }

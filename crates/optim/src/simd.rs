@@ -85,7 +85,8 @@ mod tests {
             for i in (0..masters.len()).step_by(S::N) {
                 let x = simd.load_split(&hi[i..], &lo[i..]);
                 simd.store(x, &mut joined[i..]);
-                (hi[i..i + S::N].fill(7), lo[i..i + S::N].fill(7));
+                hi[i..i + S::N].fill(7);
+                lo[i..i + S::N].fill(7);
                 simd.store_split(x, &mut hi[i..], &mut lo[i..]);
             }
             assert!(joined.iter().zip(&masters).all(|(j, &m)| j.to_bits() == m), "join at {:#x}", self.first);
