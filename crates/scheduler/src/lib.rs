@@ -7,18 +7,28 @@
 pub mod builder;
 mod check;
 mod clock;
+mod cost;
 pub mod error;
 pub mod host;
 mod interval;
+mod print;
+pub mod profile;
 pub mod program;
 mod rendezvous;
+pub mod simulate;
+pub mod timeline;
+pub mod traffic;
 pub mod verify;
 
 pub use builder::Builder;
 pub use error::{BuildError, CommandFault, ContractError, VerifyError};
 pub use host::{HostTasks, TaskError};
+pub use profile::{ComputeRate, MachineProfile, ProfileError};
 pub use program::{
     Boundary, Cmd, Collective, Contract, Entry, EventId, Label, Lane, LaneId, LaneKind, Phase, Program, RegionSpec,
     Space,
 };
+pub use simulate::{Simulation, simulate, simulate_sequence, steady_step_us};
+pub use timeline::{LaneBusy, Slice, Timeline};
+pub use traffic::{LinkTraffic, Traffic, traffic, traffic_where};
 pub use verify::{Proof, verify};

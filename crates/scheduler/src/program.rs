@@ -3,7 +3,7 @@
 //! Commands of one lane run in the order of [`Program::commands`]. Commands of different lanes are ordered only by
 //! events: a `Wait(e)` holds its lane until the most recent `Record(e)` before it in program order has completed.
 
-use megatrain_base::{Access, Command, Rank, RegionId, Span, UnitId};
+use megatrain_base::{Access, Command, Rank, RegionId, Span, UnitId, Work};
 use std::fmt;
 use std::sync::Arc;
 
@@ -230,6 +230,18 @@ impl<O: Command, T: Command> Cmd<O, T> {
             Cmd::Host(task) => task.accesses(visit),
             Cmd::Collective(c) => c.accesses.iter().for_each(|(span, access)| visit(*span, *access)),
             Cmd::Record(_) | Cmd::Wait(_) => {}
+        }
+    }
+
+    /// What it costs. A copy counts the bytes that cross, once; a collective this rank's bytes.
+    pub fn work(&self) -> Work {
+        let bytes = |bytes: u64| Work { flops: 0.0, bytes: bytes as f64 };
+        match self {
+            Cmd::Copy { src, .. } => bytes(src.len_bytes),
+            Cmd::Launch(op) => op.work(),
+            Cmd::Host(task) => task.work(),
+            Cmd::Collective(c) => bytes(c.accesses.iter().map(|(span, _)| span.len_bytes).sum()),
+            Cmd::Record(_) | Cmd::Wait(_) => Work::default(),
         }
     }
 
