@@ -119,7 +119,7 @@ fn for_sizes(mut make: impl FnMut(String, DType, usize, usize, Fill)) {
             make(format!("{dtype} {tokens}x{n}"), dtype, tokens, n, Fill::Normal(1.0));
         }
         make(format!("{dtype} gates far from zero"), dtype, 3, 33, Fill::Normal(100.0));
-        let far = vec![1e4, -1e4, 0.0, -0.0, 88.0, -88.0, -104.0, 20.0];
+        let far = [1e4, -1e4, 0.0, -0.0, 88.0, -88.0, -104.0, 20.0];
         let edges = far.iter().copied().chain(far.iter().rev().map(|x| x * 0.01)).collect();
         make(format!("{dtype} gates at the ends of the exponential"), dtype, 1, 8, Fill::Values(edges));
     }
