@@ -1,1 +1,17 @@
-//! Configuration, training loop, metrics and the megatrain command
+//! The trainer: configuration, host tasks, the training loop, metrics, export, and the `megatrain` command.
+//!
+//! It wires the other crates together and decides no order: what runs when is the planner's program.
+
+pub mod cli;
+pub mod demo;
+pub mod generate;
+pub mod interrupt;
+pub mod metrics;
+pub mod options;
+pub mod progress;
+pub mod session;
+pub mod setup;
+pub mod simulation;
+pub mod tasks;
+pub mod train;
+pub mod weights;

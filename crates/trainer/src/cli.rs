@@ -1,0 +1,158 @@
+//! The `megatrain` command line.
+
+use crate::options::{Device, Dtype, TrainOptions};
+use crate::setup::{self, Source, StepShape};
+use crate::{demo, generate, train};
+use anyhow::{Context, Result, bail};
+use clap::{Args, Parser, Subcommand};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Trains language models from host memory.
+#[derive(Parser)]
+#[command(name = "megatrain", version, about, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train a model; without any option, a demonstration of about two minutes.
+    Train(TrainCommand),
+    /// Continue a text with a model.
+    Generate(GenerateCommand),
+    /// Show what a training run would allocate, and how long a step would take.
+    Plan(PlanCommand),
+}
+
+#[derive(Args)]
+struct TrainCommand {
+    /// TOML file with the same keys as the flags (underscores for hyphens). Flags win.
+    #[arg(long, value_name = "FILE.toml")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    options: TrainOptions,
+}
+
+#[derive(Args)]
+struct PlanCommand {
+    #[command(flatten)]
+    train: TrainCommand,
+    /// List every region.
+    #[arg(long)]
+    verbose: bool,
+}
+
+#[derive(Args)]
+struct GenerateCommand {
+    /// Hugging Face model directory.
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
+    /// Text to continue.
+    #[arg(long, value_name = "TEXT")]
+    prompt: String,
+    /// Tokens to add at most.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    max_tokens: usize,
+    /// 0 takes the likeliest token every time.
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f64,
+    /// Seed of the sampling.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Numbers to compute with [default: bf16 where the processor multiplies it, else f32].
+    #[arg(long, value_name = "f32|bf16")]
+    dtype: Option<Dtype>,
+    /// auto, cpu or cuda:N.
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: Device,
+    /// Threads to compute with; 0 for all.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+}
+
+impl TrainCommand {
+    fn options(&self) -> Result<TrainOptions> {
+        match &self.config {
+            None => Ok(self.options.clone()),
+            Some(path) => self.options.over(&TrainOptions::read_toml(path)?),
+        }
+    }
+}
+
+/// Runs a parsed command.
+///
+/// # Errors
+/// What went wrong, for a person to read.
+pub fn run(cli: Cli) -> Result<()> {
+    match cli.command {
+        Command::Train(command) => {
+            let options = command.options()?;
+            if demo::is_demo(&options) {
+                return demo::run(&options);
+            }
+            let summary = train::train(&options)?;
+            println!(
+                "{} step(s){}, last loss {:.4}, {:.0} tokens/s; model in {}",
+                summary.steps,
+                match summary.skipped {
+                    0 => String::new(),
+                    n => format!(" ({n} skipped)"),
+                },
+                summary.last_loss,
+                summary.tokens_per_s,
+                summary.model_dir.display()
+            );
+            Ok(())
+        }
+        Command::Generate(command) => run_generate(&command),
+        Command::Plan(command) => run_plan(&command),
+    }
+}
+
+fn run_generate(command: &GenerateCommand) -> Result<()> {
+    setup::check_device(command.device)?;
+    if !(command.temperature.is_finite() && command.temperature >= 0.0) {
+        bail!("--temperature {} is not a number from 0 on", command.temperature);
+    }
+    let source = Source::open(&command.model)?;
+    let tokenizer = source
+        .tokenizer
+        .as_deref()
+        .with_context(|| format!("{} has no tokenizer.json to read the prompt with", command.model.display()))?;
+    let prompt = tokenizer.encode(&command.prompt)?;
+    let dtype = setup::dtype(command.dtype);
+    let mut generator =
+        generate::Generator::new(&source, prompt.len() + command.max_tokens, dtype, command.threads)?;
+    let sampling = generate::Sampling { temperature: command.temperature, seed: command.seed };
+    print!("{}", command.prompt);
+    let mut ids: Vec<i32> = Vec::new();
+    let mut shown = 0;
+    generator.generate(&prompt, command.max_tokens, tokenizer.stop_ids(), sampling, |id| {
+        ids.push(id);
+        // A character may take several tokens: what is not yet one decodes to U+FFFD and waits.
+        if let Ok(text) = tokenizer.decode(&ids)
+            && !text.ends_with('\u{fffd}')
+        {
+            print!("{}", &text[shown..]);
+            shown = text.len();
+            std::io::stdout().flush().ok();
+        }
+    })?;
+    let text = tokenizer.decode(&ids)?;
+    println!("{}", text.get(shown..).unwrap_or_default());
+    Ok(())
+}
+
+fn run_plan(command: &PlanCommand) -> Result<()> {
+    let options = command.train.options()?;
+    let source = Source::from_options(&options)?;
+    let shape = StepShape::new(&options, &source.model.config)?;
+    let plan = setup::plan(&source.model, setup::settings(&options, &source.model, shape)?)?;
+    println!("{}", setup::print_plan(&plan, command.verbose));
+    let program = plan.train(shape.micro_batches())?;
+    println!("{}", crate::simulation::describe(&program, &plan)?);
+    Ok(())
+}
+

@@ -1,0 +1,522 @@
+//! [`TrainOptions`]: what `megatrain train` can be told, by flag or by the same key of a TOML file. Flags win.
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, CommandFactory, Parser, ValueEnum};
+use megatrain_base::parse_bytes;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Everything about a training run. Absent means the default that the help names.
+#[derive(Args, Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainOptions {
+    /// Hugging Face model directory to fine-tune.
+    #[arg(long, value_name = "DIR", help_heading = "Model")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<PathBuf>,
+
+    /// Built-in architecture to train from random weights (an unknown name lists them).
+    #[arg(long, value_name = "NAME", help_heading = "Model", conflicts_with = "model")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preset: Option<String>,
+
+    /// Numbers to compute with; masters and moments are 32-bit either way [default: bf16 where the processor multiplies it, else f32].
+    #[arg(long, value_name = "f32|bf16", help_heading = "Model")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<Dtype>,
+
+    /// Files or folders: .txt, .jsonl with `text` or `input_ids`.
+    #[arg(long, value_name = "PATH", num_args = 1.., help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "one_or_many")]
+    pub data: Option<Vec<PathBuf>>,
+
+    /// Share of the data kept apart and evaluated before and after training [default: 0].
+    #[arg(long, value_name = "FRACTION", help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_out: Option<f64>,
+
+    /// Tokens in a sequence [default: 512, or the model's limit if lower].
+    #[arg(long, value_name = "TOKENS", help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seq_len: Option<usize>,
+
+    /// Keep the data in file order.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false", help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_shuffle: Option<bool>,
+
+    /// Seed of everything random: shuffling, held-out choice, random weights [default: 0].
+    #[arg(long, value_name = "N", help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+
+    /// Optimizer steps [default: as many as --epochs take].
+    #[arg(long, value_name = "N", help_heading = "Steps")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+
+    /// Passes over the data, where --steps is not given [default: 1].
+    #[arg(long, value_name = "N", help_heading = "Steps")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<u64>,
+
+    /// Sequences in an optimizer step [default: 4].
+    #[arg(long, value_name = "N", help_heading = "Steps")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_size: Option<usize>,
+
+    /// Sequences computed together; the result is the same for any [default: the batch size, at most 4].
+    #[arg(long, value_name = "N", help_heading = "Steps")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub micro_batch_size: Option<usize>,
+
+    /// Peak learning rate [default: 2e-5 with --model, 1e-3 with --preset].
+    #[arg(long, value_name = "RATE", help_heading = "Optimizer")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr: Option<f64>,
+
+    /// How the learning rate changes after warm-up [default: cosine].
+    #[arg(long, value_name = "SCHEDULE", help_heading = "Optimizer")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr_schedule: Option<Schedule>,
+
+    /// Steps over which the learning rate rises [default: a twentieth of the steps].
+    #[arg(long, value_name = "STEPS", help_heading = "Optimizer")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup: Option<u64>,
+
+    /// Decoupled weight decay; never on norms and biases [default: 0.01].
+    #[arg(long, value_name = "X", help_heading = "Optimizer")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f64>,
+
+    /// AdamW's first decay rate [default: 0.9].
+    #[arg(long, value_name = "X", help_heading = "Optimizer")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beta1: Option<f64>,
+
+    /// AdamW's second decay rate [default: 0.999].
+    #[arg(long, value_name = "X", help_heading = "Optimizer")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beta2: Option<f64>,
+
+    /// AdamW's epsilon [default: 1e-8].
+    #[arg(long, value_name = "X", help_heading = "Optimizer")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eps: Option<f64>,
+
+    /// Largest global gradient norm; 0 for no clipping [default: 1, or 0 with --update eager].
+    #[arg(long, value_name = "NORM", help_heading = "Optimizer")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip: Option<f64>,
+
+    /// When a unit is updated: as its gradient lands, or after the global norm is known [default: auto, after-norm where --clip is on].
+    #[arg(long, value_name = "POLICY", help_heading = "Optimizer")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub update: Option<Update>,
+
+    /// auto, cpu or cuda:N [default: auto].
+    #[arg(long, value_name = "DEVICE", help_heading = "Machine")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<Device>,
+
+    /// Threads to compute with [default: all].
+    #[arg(long, value_name = "N", help_heading = "Machine")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+
+    /// What the forward pass keeps for the backward pass [default: auto, as much as fits].
+    #[arg(long, value_name = "LEVEL", help_heading = "Machine")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activations: Option<ActivationLevel>,
+
+    /// Keep activations in host memory between forward and backward.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false", help_heading = "Machine")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spill: Option<bool>,
+
+    /// Device memory the plan may use, e.g. 512MiB [default: what is free].
+    #[arg(long, value_name = "BYTES", help_heading = "Machine")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_memory: Option<Bytes>,
+
+    /// Blocks whose weights the device holds at once, or `all` [default: 2].
+    #[arg(long, value_name = "N|all", help_heading = "Machine")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<Slots>,
+
+    /// Order of execution: threads, inline or shuffle:SEED. Results are the same bits [default: threads].
+    #[arg(long, value_name = "MODE", help_heading = "Machine")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executor: Option<ExecutorMode>,
+
+    /// Write a Chrome/Perfetto trace of the last step to this file.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<PathBuf>,
+
+    /// Folder for the trained model and metrics.jsonl [default: out].
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub out: Option<PathBuf>,
+}
+
+/// Compute dtype.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dtype {
+    /// 32-bit float.
+    F32,
+    /// 16-bit brain float with f32 accumulation.
+    Bf16,
+}
+
+/// Learning-rate schedules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Schedule {
+    /// The peak rate throughout.
+    Constant,
+    /// A straight line to 0.
+    Linear,
+    /// Half a cosine to 0.
+    Cosine,
+    /// The peak rate, then down over the last tenth.
+    Wsd,
+}
+
+/// Update policies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Update {
+    /// After-norm where gradients are clipped, else eager.
+    Auto,
+    /// As each gradient lands; cannot clip.
+    Eager,
+    /// After the global norm is known.
+    AfterNorm,
+}
+
+/// Activation levels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ActivationLevel {
+    /// As much as fits.
+    Auto,
+    /// All activations.
+    Keep,
+    /// All but gate and up.
+    Partial,
+    /// The block input only.
+    Recompute,
+}
+
+macro_rules! text_type {
+    ($name:ident) => {
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                #[derive(Deserialize)]
+                #[serde(untagged)]
+                enum Plain {
+                    Number(u64),
+                    Text(String),
+                }
+                let text = match Plain::deserialize(d)? {
+                    Plain::Number(n) => n.to_string(),
+                    Plain::Text(text) => text,
+                };
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.serialize_str(&self.to_string())
+            }
+        }
+    };
+}
+
+/// A number of bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bytes(pub u64);
+text_type!(Bytes);
+
+impl FromStr for Bytes {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse_bytes(text).map(Bytes)
+    }
+}
+
+impl std::fmt::Display for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Where to compute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Device {
+    /// The best there is.
+    Auto,
+    /// The processor.
+    Cpu,
+    /// A CUDA device.
+    Cuda(u32),
+}
+text_type!(Device);
+
+impl FromStr for Device {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Device::Auto),
+            "cpu" => Ok(Device::Cpu),
+            "cuda" => Ok(Device::Cuda(0)),
+            _ => text
+                .strip_prefix("cuda:")
+                .and_then(|n| n.parse().ok())
+                .map(Device::Cuda)
+                .ok_or_else(|| format!("`{text}` is no device; write auto, cpu or cuda:N")),
+        }
+    }
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Device::Auto => f.write_str("auto"),
+            Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(n) => write!(f, "cuda:{n}"),
+        }
+    }
+}
+
+/// Block slots on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slots {
+    /// A slot for every block.
+    All,
+    /// This many.
+    Count(usize),
+}
+text_type!(Slots);
+
+impl FromStr for Slots {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("all", _) => Ok(Slots::All),
+            (_, Ok(n)) if n >= 2 => Ok(Slots::Count(n)),
+            _ => Err(format!("`{text}` is no number of slots; write a number from 2 on, or all")),
+        }
+    }
+}
+
+impl std::fmt::Display for Slots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Slots::All => f.write_str("all"),
+            Slots::Count(n) => write!(f, "{n}"),
+        }
+    }
+}
+
+/// How the CPU executor orders commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExecutorMode {
+    /// One thread a lane.
+    Threads,
+    /// Program order.
+    Inline,
+    /// A random legal order.
+    Shuffle(u64),
+}
+text_type!(ExecutorMode);
+
+impl FromStr for ExecutorMode {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "threads" => Ok(ExecutorMode::Threads),
+            "inline" => Ok(ExecutorMode::Inline),
+            _ => text
+                .strip_prefix("shuffle:")
+                .and_then(|n| n.parse().ok())
+                .map(ExecutorMode::Shuffle)
+                .ok_or_else(|| format!("`{text}` is no executor mode; write threads, inline or shuffle:SEED")),
+        }
+    }
+}
+
+impl std::fmt::Display for ExecutorMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ExecutorMode::Threads => f.write_str("threads"),
+            ExecutorMode::Inline => f.write_str("inline"),
+            ExecutorMode::Shuffle(seed) => write!(f, "shuffle:{seed}"),
+        }
+    }
+}
+
+/// `data = "a.txt"` and `data = ["a.txt", "b"]`.
+fn one_or_many<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Vec<PathBuf>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Paths {
+        One(PathBuf),
+        Many(Vec<PathBuf>),
+    }
+    Ok(Some(match Paths::deserialize(d)? {
+        Paths::One(path) => vec![path],
+        Paths::Many(paths) => paths,
+    }))
+}
+
+#[derive(Parser)]
+struct OnlyOptions {
+    #[command(flatten)]
+    options: TrainOptions,
+}
+
+/// Every key of the TOML file: the flags' names with underscores.
+pub fn keys() -> Vec<String> {
+    let command = OnlyOptions::command();
+    command.get_arguments().map(|a| a.get_id().to_string()).filter(|id| id != "help").collect()
+}
+
+impl TrainOptions {
+    /// Reads a TOML file. Relative paths in it count from the current directory, as on the command line.
+    ///
+    /// # Errors
+    /// Unknown keys with the nearest known one, wrong types with their line.
+    pub fn read_toml(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("reading the configuration {}", path.display()))?;
+        Self::parse_toml(&text).with_context(|| format!("in the configuration {}", path.display()))
+    }
+
+    /// Parses TOML text.
+    ///
+    /// # Errors
+    /// As [`TrainOptions::read_toml`].
+    pub fn parse_toml(text: &str) -> Result<Self> {
+        let table: toml::Table = text.parse()?;
+        let known = keys();
+        for key in table.keys() {
+            if known.contains(key) {
+                continue;
+            }
+            let near = known
+                .iter()
+                .map(|k| (strsim::jaro_winkler(&key.replace('-', "_"), k), k))
+                .filter(|(score, _)| *score > 0.8)
+                .max_by(|a, b| a.0.total_cmp(&b.0));
+            match near {
+                Some((_, near)) => bail!("unknown key `{key}`; did you mean `{near}`?"),
+                None => bail!("unknown key `{key}`; the keys are {}", known.join(", ")),
+            }
+        }
+        let options: TrainOptions = toml::from_str(text)?;
+        if options.model.is_some() && options.preset.is_some() {
+            bail!("`model` and `preset` exclude each other; keep one");
+        }
+        Ok(options)
+    }
+
+    /// These options, completed by those of a file.
+    ///
+    /// # Errors
+    /// None for options that were read or parsed.
+    pub fn over(&self, file: &TrainOptions) -> Result<TrainOptions> {
+        let as_map = |options: &TrainOptions| match serde_json::to_value(options)? {
+            serde_json::Value::Object(map) => Ok(map),
+            other => Err(anyhow!("options serialise as {other}")),
+        };
+        let (mut all, flags) = (as_map(file)?, as_map(self)?);
+        // A model on the command line replaces a preset in the file, and the other way round.
+        if flags.contains_key("model") || flags.contains_key("preset") {
+            all.remove("model");
+            all.remove("preset");
+        }
+        all.extend(flags);
+        Ok(serde_json::from_value(serde_json::Value::Object(all))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(args: &[&str]) -> TrainOptions {
+        OnlyOptions::try_parse_from(std::iter::once("x").chain(args.iter().copied())).unwrap().options
+    }
+
+    #[test]
+    fn every_flag_is_a_key_and_flags_win() {
+        let toml = r#"
+            model = "m"
+            dtype = "bf16"
+            data = ["a", "b"]
+            held_out = 0.5
+            seq_len = 7
+            no_shuffle = true
+            seed = 1
+            steps = 2
+            epochs = 3
+            batch_size = 4
+            micro_batch_size = 5
+            lr = 1
+            lr_schedule = "wsd"
+            warmup = 6
+            weight_decay = 0.1
+            beta1 = 0.2
+            beta2 = 0.3
+            eps = 1e-6
+            clip = 2.0
+            update = "after-norm"
+            device = "cuda:3"
+            threads = 8
+            activations = "partial"
+            spill = true
+            device_memory = "2GiB"
+            slots = "all"
+            executor = "shuffle:9"
+            trace = "t"
+            out = "o"
+        "#;
+        let file = TrainOptions::parse_toml(toml).unwrap();
+        let given = match serde_json::to_value(&file).unwrap() {
+            serde_json::Value::Object(map) => map.len(),
+            _ => unreachable!(),
+        };
+        // A preset excludes the model; every other key is in the text above.
+        assert_eq!(given + 1, keys().len(), "a flag without a key in this test");
+        assert_eq!(flags(&[]).over(&file).unwrap(), file);
+        let merged = flags(&["--preset", "demo", "--data", "c", "--lr", "3", "--spill", "false"]).over(&file).unwrap();
+        assert_eq!((merged.model, merged.preset.as_deref()), (None, Some("demo")));
+        assert_eq!(merged.data, Some(vec![PathBuf::from("c")]));
+        assert_eq!((merged.lr, merged.spill, merged.seed), (Some(3.0), Some(false), Some(1)));
+    }
+
+    #[test]
+    fn wrong_keys_and_values_say_what_to_do() {
+        for (toml, want) in [
+            ("learning_rat = 1", "unknown key `learning_rat`"),
+            ("batch-size = 1", "did you mean `batch_size`?"),
+            ("warmpu = 1", "did you mean `warmup`?"),
+            ("lr = \"fast\"", "invalid type"),
+            ("dtype = \"fp8\"", "unknown variant `fp8`"),
+            ("device = \"tpu\"", "write auto, cpu or cuda:N"),
+            ("device_memory = \"lots\"", "is not a size in bytes"),
+            ("slots = 1", "a number from 2 on"),
+            ("executor = \"fast\"", "threads, inline or shuffle:SEED"),
+            ("steps = -1", "invalid value"),
+            ("model = \"a\"\npreset = \"b\"", "exclude each other"),
+            ("lr = 1\nlr = 2", "duplicate key"),
+        ] {
+            let error = format!("{:#}", TrainOptions::parse_toml(toml).unwrap_err());
+            assert!(error.contains(want), "{toml}: {error}");
+        }
+    }
+}

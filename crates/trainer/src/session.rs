@@ -1,0 +1,144 @@
+//! [`Session`]: a plan with its memory committed and an executor over it.
+
+use crate::tasks::{StepResult, StepTasks};
+use anyhow::{Context, Result};
+use megatrain_arena::{Arena, CommitOptions, Kind, Limits};
+use megatrain_base::{Access, Operands, Span, fmt_bytes};
+use megatrain_cpu::{CpuExecutor, ExecutorOptions, RegionMemory, RunReport, Ticket};
+use megatrain_planner::{HostTask, Plan, Program, Purpose};
+use std::sync::Arc;
+
+/// A plan with its memory committed, before weights are in it.
+pub struct Memory {
+    plan: Arc<Plan>,
+    arena: Arena,
+}
+
+/// The arena's plan for a planner's regions.
+pub fn arena_plan(plan: &Plan) -> megatrain_arena::Plan {
+    let mut arena = megatrain_arena::Plan::new();
+    for region in plan.regions() {
+        let kind = match region.purpose {
+            Purpose::Weights => Kind::Weights,
+            Purpose::OptimizerState => Kind::OptimizerState,
+            Purpose::Gradients => Kind::Gradients,
+            Purpose::Staging => Kind::Staging,
+            Purpose::Spill => Kind::Activations,
+            Purpose::DeviceHeap => Kind::DeviceHeap,
+        };
+        arena.reserve(&region.name, kind, region.len_bytes);
+    }
+    arena
+}
+
+impl Memory {
+    /// Checks the plan against the machine and allocates it.
+    ///
+    /// # Errors
+    /// What does not fit, before anything is allocated.
+    pub fn commit(plan: Arc<Plan>, threads: usize) -> Result<Memory> {
+        let arena = arena_plan(&plan);
+        arena.check(&Limits::read()?)?;
+        let progress = |p: megatrain_arena::Progress| {
+            eprintln!("preparing memory: {} of {}", fmt_bytes(p.done_bytes), fmt_bytes(p.total_bytes));
+        };
+        let options = CommitOptions { threads, check: false, progress: Some(Box::new(progress)), ..CommitOptions::default() };
+        let arena = arena.commit(&options).context("allocating the plan's memory")?;
+        Ok(Memory { plan, arena })
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// Slices of host regions, for filling them before anything runs.
+    pub fn operands(&mut self, spans: &[Span]) -> Operands<'_> {
+        let resolved: Vec<_> = spans
+            .iter()
+            .map(|span| {
+                let region = self.arena.region(span.region.0 as usize);
+                assert!(span.end_bytes() <= region.len_bytes() as u64, "{span} lies outside its region");
+                // SAFETY: the offset is inside the region, by the line above.
+                (*span, Access::Update, unsafe { region.as_ptr().add(span.offset_bytes as usize) })
+            })
+            .collect();
+        // SAFETY: the regions are initialised (the arena zero-fills them), the spans lie inside them, and `&mut self`
+        // keeps everybody else away from the arena for the life of the operands.
+        unsafe { Operands::new(resolved) }
+    }
+
+    /// An executor over this memory.
+    ///
+    /// # Errors
+    /// If its threads cannot be started.
+    pub fn start(self, options: ExecutorOptions) -> Result<Session> {
+        let Memory { plan, arena } = self;
+        let arena = Arc::new(arena);
+        let regions = (0..plan.regions().len())
+            .map(|i| {
+                let region = arena.region(i);
+                // SAFETY: the arena keeps every region mapped, initialised and to itself until it is dropped, which the
+                // clone of `arena` handed over here delays; regions do not overlap; from here on only the executor
+                // touches them.
+                unsafe { RegionMemory::new(region.as_ptr(), region.len_bytes() as u64, arena.clone()) }
+            })
+            .collect();
+        let executor = CpuExecutor::new(plan.contract(), regions, options)?;
+        Ok(Session { plan, executor })
+    }
+}
+
+/// A plan with an executor over its memory.
+pub struct Session {
+    plan: Arc<Plan>,
+    executor: CpuExecutor<HostTask>,
+}
+
+/// A program that was issued.
+pub struct Run {
+    ticket: Ticket,
+    tasks: Arc<StepTasks>,
+}
+
+impl Run {
+    /// Waits for the program and returns what it brought.
+    ///
+    /// # Errors
+    /// The executor's first failure.
+    pub fn wait(self) -> Result<(StepResult, RunReport)> {
+        let report = self.ticket.wait()?;
+        Ok((self.tasks.result(), report))
+    }
+}
+
+impl Session {
+    /// The plan.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// The executor.
+    pub fn executor(&self) -> &CpuExecutor<HostTask> {
+        &self.executor
+    }
+
+    /// Issues a program.
+    ///
+    /// # Errors
+    /// If an earlier program failed.
+    pub fn issue(&self, program: &Arc<Program>, tasks: StepTasks) -> Result<Run> {
+        let tasks = Arc::new(tasks);
+        let ticket = self.executor.run(program.clone(), tasks.clone())?;
+        Ok(Run { ticket, tasks })
+    }
+
+    /// Runs a program to its end.
+    ///
+    /// # Errors
+    /// The executor's first failure.
+    pub fn run(&self, program: &Arc<Program>, tasks: StepTasks) -> Result<(StepResult, RunReport)> {
+        self.issue(program, tasks)?.wait()
+    }
+}
+

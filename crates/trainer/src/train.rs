@@ -1,0 +1,393 @@
+//! The training run: data, plan, steps, evaluation, export.
+
+use crate::metrics::{MetricsFile, StepMetrics};
+use crate::options::{Schedule, TrainOptions};
+use crate::session::{Run, Session};
+use crate::setup::{self, Source, StepShape};
+use crate::tasks::{OptimStep, StepTasks};
+use crate::{interrupt, weights};
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use megatrain_cpu::RunReport;
+use megatrain_data::{Batches, Documents, PackOptions, Packer, ReadOptions, StepBatch};
+use megatrain_optim::{AdamW, LrSchedule, ScheduleKind, ScheduleOptions, Verdict};
+use megatrain_planner::{Model, Program};
+use std::collections::{HashMap, VecDeque};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Steps in flight at once: while one is updated the next is staged and begins its forward pass.
+const IN_FLIGHT: usize = 2;
+
+/// Steps in a row that may be skipped before the run gives up.
+const MAX_SKIPS: u64 = 10;
+
+/// What a run came to.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Steps done, skipped ones included.
+    pub steps: u64,
+    /// Of them, skipped.
+    pub skipped: u64,
+    /// Loss of the last step.
+    pub last_loss: f64,
+    /// Held-out loss before and after, if data was held out.
+    pub held_out: Option<(f64, f64)>,
+    /// Tokens a second over the whole run, padding not counted.
+    pub tokens_per_s: f64,
+    /// The exported model.
+    pub model_dir: PathBuf,
+    /// Whether Ctrl-C ended the run.
+    pub interrupted: bool,
+}
+
+/// Trains as the options say.
+///
+/// # Errors
+/// Whatever is wrong with options, files or the machine, before training where it can be known; later, what broke.
+pub fn train(options: &TrainOptions) -> Result<Summary> {
+    let source = Source::from_options(options)?;
+    let documents = read_data(options, &source)?;
+    train_on(options, &source, documents, false)
+}
+
+/// The documents the options name.
+fn read_data(options: &TrainOptions, source: &Source) -> Result<Documents> {
+    let paths = options.data.as_deref().unwrap_or_default();
+    let read = ReadOptions { append_eos: true, vocab_size: Some(source.model.config.vocab) };
+    let (documents, report) = megatrain_data::read(paths, source.tokenizer.as_deref(), &read)?;
+    eprintln!(
+        "data     {} file(s), {} document(s), {} tokens, {} of them targets{}",
+        report.files,
+        documents.docs.len(),
+        report.tokens,
+        report.targets,
+        match report.skipped_empty {
+            0 => String::new(),
+            n => format!("; {n} empty text(s) left out"),
+        }
+    );
+    Ok(documents)
+}
+
+/// Trains on these documents. With `pack_lines`, pre-tokenized ones may share a sequence.
+///
+/// # Errors
+/// As [`train`].
+pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, pack_lines: bool) -> Result<Summary> {
+    setup::check_device(options.device.unwrap_or(crate::options::Device::Auto))?;
+    let shape = StepShape::new(options, &source.model.config)?;
+    let (max_norm, _) = setup::clip_and_policy(options)?;
+    let seed = options.seed.unwrap_or(0);
+    let (documents, held_out) = match options.held_out.unwrap_or(0.0) {
+        0.0 => (documents, None),
+        fraction => {
+            let (train, held) = documents.split_held_out(fraction, seed)?;
+            (train, Some(Arc::new(held)))
+        }
+    };
+    let pack = |documents: Arc<Documents>, shuffle: bool| {
+        Packer::new(documents, PackOptions { seq_len: shape.seq_len, seed, shuffle, pack_lines })
+    };
+    let packer = pack(Arc::new(documents), !options.no_shuffle.unwrap_or(false))?;
+    let mut batches = Batches::new(packer, shape.batch_size)?;
+    let epochs = options.epochs.unwrap_or(1);
+    let steps = options.steps.unwrap_or(batches.steps_in_epoch() as u64 * epochs);
+    if steps == 0 {
+        bail!("nothing to do: --steps and --epochs must be at least 1");
+    }
+    let schedule = schedule(options, steps)?;
+    let peak_lr = options.lr.unwrap_or(if source.dir.is_some() { 2e-5 } else { 1e-3 });
+    let adamw = adamw(options);
+    // Settings outside their range are told before anything is loaded.
+    megatrain_optim::StepScalars::new(&adamw, peak_lr, 1, 1.0)?;
+
+    let out = options.out.clone().unwrap_or_else(|| "out".into());
+    let mut metrics = MetricsFile::create(&out)?;
+    let plan = setup::plan(&source.model, setup::settings(options, &source.model, shape)?)?;
+    eprintln!("{}", setup::print_plan(&plan, false));
+    let memory = setup::load(source, plan, options.threads.unwrap_or(0), seed)?;
+    let session = memory.start(setup::executor(options))?;
+
+    let mut trainer = Trainer {
+        session: &session,
+        model: source.model.clone(),
+        shape,
+        programs: HashMap::new(),
+        applied: Arc::default(),
+        adamw,
+        max_norm,
+        flops_per_token: source.model.config.flops_per_token(shape.seq_len),
+    };
+    let evaluate = |trainer: &mut Trainer<'_>| -> Result<Option<f64>> {
+        let Some(held) = &held_out else { return Ok(None) };
+        trainer.evaluate(pack(held.clone(), false)?).map(Some)
+    };
+    let before = evaluate(&mut trainer)?;
+    if let Some(loss) = before {
+        eprintln!("held-out loss before training: {loss:.4}");
+    }
+    interrupt::install()?;
+    let mut summary = trainer.steps(&mut batches, steps, schedule, peak_lr, &mut metrics, options.trace.as_deref())?;
+    if let (Some(before), Some(after)) = (before, evaluate(&mut trainer)?) {
+        eprintln!("held-out loss after training: {after:.4} (before: {before:.4})");
+        summary.held_out = Some((before, after));
+    }
+
+    summary.model_dir = out.join("model");
+    weights::export(
+        &session,
+        &summary.model_dir,
+        source.dir.as_ref(),
+        &source.config,
+        source.export_dtype(),
+        source.extras(),
+    )?;
+    eprintln!("model    saved to {}", summary.model_dir.display());
+    Ok(summary)
+}
+
+fn schedule(options: &TrainOptions, steps: u64) -> Result<LrSchedule> {
+    let kind = match options.lr_schedule.unwrap_or(Schedule::Cosine) {
+        Schedule::Constant => ScheduleKind::Constant,
+        Schedule::Linear => ScheduleKind::Linear,
+        Schedule::Cosine => ScheduleKind::Cosine,
+        Schedule::Wsd => ScheduleKind::Wsd,
+    };
+    let warmup_steps = options.warmup.unwrap_or(match kind {
+        ScheduleKind::Constant => 0,
+        _ => steps / 20,
+    });
+    Ok(LrSchedule::new(kind, ScheduleOptions { warmup_steps, ..ScheduleOptions::new(steps) })?)
+}
+
+fn adamw(options: &TrainOptions) -> AdamW {
+    let default = AdamW::default();
+    AdamW {
+        beta1: options.beta1.unwrap_or(default.beta1),
+        beta2: options.beta2.unwrap_or(default.beta2),
+        eps: options.eps.unwrap_or(default.eps),
+        weight_decay: options.weight_decay.unwrap_or(default.weight_decay),
+    }
+}
+
+struct Trainer<'a> {
+    session: &'a Session,
+    model: Arc<Model>,
+    shape: StepShape,
+    /// By number of micro-batches.
+    programs: HashMap<usize, Arc<Program>>,
+    applied: Arc<AtomicU64>,
+    adamw: AdamW,
+    max_norm: Option<f64>,
+    flops_per_token: f64,
+}
+
+/// A step that was issued.
+struct Issued {
+    step: u64,
+    lr: f64,
+    tokens: u64,
+    targets: u64,
+    run: Run,
+}
+
+impl Trainer<'_> {
+    fn steps(
+        &mut self,
+        batches: &mut Batches,
+        steps: u64,
+        schedule: LrSchedule,
+        peak_lr: f64,
+        metrics: &mut MetricsFile,
+        trace: Option<&Path>,
+    ) -> Result<Summary> {
+        let mut log = StepLog::new(steps);
+        let mut summary = Summary::default();
+        let (mut in_flight, mut skips) = (VecDeque::new(), 0);
+        let (start, mut last_end, mut tokens) = (Instant::now(), Instant::now(), 0);
+        let mut report = None;
+        for step in 1..=steps {
+            let lr = schedule.lr(peak_lr, step - 1);
+            match self.issue(step, lr, batches.next_step())? {
+                Some(issued) => in_flight.push_back(issued),
+                None => {
+                    log.note(&format!("step {step}: no token has a target, so there is nothing to learn; skipped"));
+                    summary.skipped += 1;
+                    summary.steps += 1;
+                    continue;
+                }
+            }
+            let stop = interrupt::requested();
+            summary.interrupted = stop;
+            while in_flight.len() >= IN_FLIGHT || ((stop || step == steps) && !in_flight.is_empty()) {
+                let issued = in_flight.pop_front().expect("not empty");
+                let (line, run) = self.finish(issued, &mut last_end)?;
+                tokens += line.tokens;
+                summary.steps += 1;
+                summary.last_loss = line.loss;
+                metrics.write(&line)?;
+                log.step(&line);
+                report = Some(run);
+                match &line.skipped {
+                    None => skips = 0,
+                    Some(reason) => {
+                        log.note(&format!("step {}: skipped, nothing was changed: {reason}", line.step));
+                        summary.skipped += 1;
+                        skips += 1;
+                    }
+                }
+                if skips == MAX_SKIPS {
+                    bail!(
+                        "{MAX_SKIPS} steps in a row had NaN or infinite gradients, the last at step {}; nothing was changed by \
+                         them. Lower --lr, or look for bad values in the data or the model",
+                        line.step
+                    );
+                }
+            }
+            if stop {
+                log.note(&format!("interrupted after step {}; saving the model", summary.steps));
+                break;
+            }
+        }
+        log.finish();
+        summary.tokens_per_s = tokens as f64 / start.elapsed().as_secs_f64();
+        if let (Some(path), Some(timeline)) = (trace, report.and_then(|r| r.timeline)) {
+            std::fs::write(path, timeline.to_chrome_json()).with_context(|| format!("writing {}", path.display()))?;
+            eprintln!("trace    of the last step in {}", path.display());
+        }
+        Ok(summary)
+    }
+
+    /// Issues a step; `None` if it has no targets.
+    fn issue(&mut self, step: u64, lr: f64, batch: StepBatch) -> Result<Option<Issued>> {
+        if batch.targets == 0 {
+            return Ok(None);
+        }
+        let micros = batch.micro_batches(self.shape.micro_batch_size, self.shape.seq_len)?;
+        let plan = self.session.plan();
+        let program = match self.programs.get(&micros.len()) {
+            Some(program) => program.clone(),
+            None => {
+                let program = plan.train(micros.len())?;
+                self.programs.insert(micros.len(), program.clone());
+                program
+            }
+        };
+        let optim = OptimStep { adamw: self.adamw, lr, max_norm: self.max_norm, applied: self.applied.clone() };
+        let tasks = StepTasks::new(self.model.clone(), micros, Some(optim));
+        let run = self.session.issue(&program, tasks)?;
+        Ok(Some(Issued { step, lr, tokens: batch.tokens, targets: batch.targets, run }))
+    }
+
+    fn finish(&self, issued: Issued, last_end: &mut Instant) -> Result<(StepMetrics, RunReport)> {
+        let Issued { step, lr, tokens, targets, run } = issued;
+        let (result, report) = run.wait().with_context(|| format!("step {step}"))?;
+        let seconds = last_end.elapsed().as_secs_f64();
+        *last_end = Instant::now();
+        let skipped = match &result.verdict {
+            Some(Verdict::Skip(reason)) => Some(reason.to_string()),
+            _ => None,
+        };
+        let line = StepMetrics {
+            step,
+            loss: result.loss_sum() / targets as f64,
+            grad_norm: result.grad_norm(),
+            lr,
+            tokens,
+            targets,
+            seconds,
+            tokens_per_s: tokens as f64 / seconds,
+            model_tflops: self.flops_per_token * tokens as f64 / seconds / 1e12,
+            skipped,
+        };
+        Ok((line, report))
+    }
+
+    /// Mean loss of all targets of a data set.
+    fn evaluate(&mut self, packer: Packer) -> Result<f64> {
+        let epoch = packer.epoch(0);
+        let sequences: Vec<_> = (0..epoch.len()).map(|i| epoch.sequence(i)).collect();
+        let group = self.session.plan().group();
+        let bar = crate::progress::bar(sequences.len() as u64, "evaluating");
+        let (mut sum, mut targets) = (0.0, 0);
+        for part in sequences.chunks(self.shape.micro_batch_size * group) {
+            let micros = part
+                .chunks(self.shape.micro_batch_size)
+                .map(|sequences| megatrain_data::MicroBatch::assemble(sequences, self.shape.micro_tokens()))
+                .collect::<Result<Vec<_>, _>>()?;
+            let program = self.session.plan().evaluate(micros.len())?;
+            let tasks = StepTasks::new(self.model.clone(), micros, None);
+            targets += tasks.targets();
+            sum += self.session.run(&program, tasks)?.0.loss_sum();
+            bar.inc(part.len() as u64);
+        }
+        bar.finish_and_clear();
+        if targets == 0 {
+            bail!("the held-out data has no targets; hold out more with --held-out");
+        }
+        Ok(sum / targets as f64)
+    }
+}
+
+/// Steps as a person follows them: a bar on a terminal, lines elsewhere.
+struct StepLog {
+    bar: Option<ProgressBar>,
+    steps: u64,
+    smoothed: Option<f64>,
+    last_line: Option<Instant>,
+}
+
+impl StepLog {
+    fn new(steps: u64) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(4));
+            let style = ProgressStyle::with_template("step {pos}/{len} [{bar:24}] {msg} eta {eta}");
+            bar.set_style(style.expect("a constant template").progress_chars("=> "));
+            bar.enable_steady_tick(Duration::from_millis(500));
+            bar
+        });
+        StepLog { bar, steps, smoothed: None, last_line: None }
+    }
+
+    fn step(&mut self, line: &StepMetrics) {
+        let loss = match self.smoothed {
+            Some(smoothed) if line.loss.is_finite() => 0.9 * smoothed + 0.1 * line.loss,
+            _ => line.loss,
+        };
+        self.smoothed = loss.is_finite().then_some(loss).or(self.smoothed);
+        let text = format!(
+            "loss {:.4} (smoothed {loss:.4}) norm {:.3} lr {:.2e} {:.0} tokens/s {:.3} TFLOP/s",
+            line.loss, line.grad_norm, line.lr, line.tokens_per_s, line.model_tflops
+        );
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(line.step);
+                bar.set_message(text);
+            }
+            None => {
+                let due = self.last_line.is_none_or(|at| at.elapsed() >= Duration::from_secs(5));
+                if due || line.step == self.steps {
+                    eprintln!("step {}/{} {text}", line.step, self.steps);
+                    self.last_line = Some(Instant::now());
+                }
+            }
+        }
+    }
+
+    fn note(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => eprintln!("{text}"),
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.abandon();
+        }
+    }
+}
