@@ -22,3 +22,7 @@ pub use dir::{ModelDir, TensorInfo, read_json};
 pub use dtype::{FileDType, FloatDType};
 pub use error::{Error, TensorFault};
 pub use export::{ExportPlan, ExportTensor, MAX_SHARD_BYTES, Produce};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

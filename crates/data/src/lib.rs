@@ -25,3 +25,7 @@ pub use read::{ReadOptions, ReadReport, read};
 #[cfg(feature = "tokenizer")]
 pub use tokenizer::Tokenizer;
 pub use tokenizer::{ByteTokenizer, TextTokenizer};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
