@@ -2,9 +2,10 @@
 //!
 //! An op is data: typed addresses ([`megatrain_base::Tensor`]) and a few scalars. Nothing here runs fast, launches or
 //! allocates device memory. The twins are the oracle that every executor's kernels are tested against, so they are
-//! written for the eye, generic over the arithmetic ([`Real`]: f32 or f64), and free of dependencies.
+//! written for the eye, generic over the arithmetic ([`Real`]: f32, f64, or [`Tracked`] with its error bound), and free of
+//! dependencies. [`harness`] does the testing.
 //!
-//! To add an op: one file here, one line in [`list`]. See `docs/extending.md`.
+//! To add an op: one file here, its `mod` and `use` below, its name in [`list`]. See the README.
 
 #[macro_use]
 mod macros;
