@@ -1,8 +1,9 @@
 //! AdamW beside a plain copy of the same bytes: `cargo run --release --example adamw_speed [MILLION_PARAMS] [ROUNDS]`.
 //!
-//! Both run on the threads of rayon's pool (`RAYON_NUM_THREADS`) over memory with huge pages asked for, in turns, and the
-//! best round of each counts. Two copies: the standard library's, and one that writes past the caches. Bytes a parameter: split masters with bf16 gradients read 2+2+4+4+2 and write 2+2+4+4;
-//! fp32 masters with f32 gradients read 4*4 and write 3*4. The copy moves half of that sum from one place to another.
+//! Both run on the threads of rayon's pool (`RAYON_NUM_THREADS`) over memory with huge pages asked for, in turns, and
+//! the best round of each counts. Two copies: the standard library's, and one that writes past the caches. Bytes a
+//! parameter: split masters with bf16 gradients read 2+2+4+4+2 and write 2+2+4+4; fp32 masters with f32 gradients read
+//! 4*4 and write 3*4. The copy moves half of that sum from one place to another.
 
 use megatrain_base::bf16;
 use megatrain_optim::{AdamW, Grad, Isa, Params, SquareSum, StepScalars, Weights, update};
@@ -79,7 +80,8 @@ fn measure(what: &str, bytes_per_param: usize, rounds: usize, from: &[u64], to: 
     let gigabytes = (from.len() * 16) as f64 / 1e9;
     let params = from.len() * 16 / bytes_per_param;
     println!(
-        "{what:<18} {:6.2} GB/s, {:6.3} ns/param; copy {:6.2} GB/s, streaming copy {:6.2} GB/s; share of the faster {:5.1} %",
+        "{what:<18} {:6.2} GB/s, {:6.3} ns/param; copy {:6.2} GB/s, streaming copy {:6.2} GB/s; \
+         share of the faster {:5.1} %",
         gigabytes / best.update,
         best.update * 1e9 / params as f64,
         gigabytes / best.copy,

@@ -1,6 +1,7 @@
 //! Minimises a quadratic with AdamW on split masters: `cargo run --example quadratic`.
 //!
-//! Weights are streamed as bf16, yet the last steps are far smaller than bf16 can show near 1: the low halves keep them.
+//! Weights are streamed as bf16, yet the last steps are far smaller than bf16 can show near 1: the low halves keep
+//! them.
 
 use megatrain_base::{bf16, master};
 use megatrain_optim::{

@@ -26,7 +26,10 @@ pub enum OptimError {
         got: usize,
     },
     /// The tensors of a layout overlap, are out of address order, or reach beyond the slab. Nothing was written.
-    #[error("tensor `{tensor}` of the slab layout starts at element {offset} inside, before or beyond its neighbours")]
+    #[error(
+        "tensor `{tensor}` at element {offset} of the slab layout overlaps another tensor, is out of address order or \
+         ends beyond the slab"
+    )]
     Layout {
         /// The tensor.
         tensor: String,
@@ -36,8 +39,8 @@ pub enum OptimError {
     /// Some results were not storable; those elements were left as they were, all others were updated.
     #[error(
         "AdamW left {count} element(s) unchanged because the new weight or second moment is not finite{limit}; \
-         the first is element {first}{tensor}: gradient {grad:e}, weight {weight:e}. Lower the learning rate, clip, or look for the \
-         operation that made this gradient",
+         the first is element {first}{tensor}: gradient {grad:e}, weight {weight:e}. Lower the learning rate, clip, or \
+         look for the operation that made this gradient",
         limit = if *.split { " or the weight is too large for its bf16 half" } else { "" },
         tensor = .tensor.as_ref().map_or(String::new(), |t| format!(" of `{t}`"))
     )]

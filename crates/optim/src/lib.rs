@@ -59,3 +59,8 @@ impl<'a> Grad<'a> {
         }
     }
 }
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,8 +1,8 @@
 //! The global gradient norm, the clip factor, and the verdict whether a step is applied.
 //!
 //! A norm is `sqrt(sum over all gradients of g^2)`. Squares of f32 are exact in f64 and are summed there in an order
-//! that depends on the data's length alone: 32 interleaved sums in a chunk of [`CHUNK_ELEMS`], added pairwise, chunks in
-//! order. A norm that is not finite stays so; it is never turned into a number that looks like one.
+//! that depends on the data's length alone: 32 interleaved sums in a chunk of [`CHUNK_ELEMS`], added pairwise, chunks
+//! in order. A norm that is not finite stays so; it is never turned into a number that looks like one.
 
 use crate::simd::{Kernel, SUM_LANES, Simd};
 use crate::slab::tensor_ranges;
@@ -77,7 +77,8 @@ fn of_chunk(isa: Isa, g: Grad<'_>) -> SquareSum {
     if sum.is_finite() {
         return SquareSum { sum, nonfinite: 0 };
     }
-    // Rare, so counted in a second pass. The sum is made canonical: NaNs differ in their bits from processor to processor.
+    // Rare, so counted in a second pass. The sum is made canonical: NaNs differ in their bits from processor to
+    // processor.
     let (nan, infinite) = match g {
         Grad::F32(g) => count_nonfinite(g),
         Grad::Bf16(g) => count_nonfinite(g),

@@ -1,8 +1,8 @@
 //! Learning-rate schedules: pure functions of the step, so that a resumed run has the rates of one that never stopped.
 //!
 //! The factors are those of transformers' `get_constant_schedule_with_warmup`, `get_linear_schedule_with_warmup`,
-//! `get_cosine_schedule_with_warmup` (with `min_lr_rate`) and `get_wsd_schedule`. As there, **steps are counted from 0**
-//! and warm-up starts at 0, so the first step of a run with warm-up has rate 0 (WSD: the least rate).
+//! `get_cosine_schedule_with_warmup` (with `min_lr_rate`) and `get_wsd_schedule`. As there, **steps are counted from
+//! 0** and warm-up starts at 0, so the first step of a run with warm-up has rate 0 (WSD: the least rate).
 
 use std::f64::consts::PI;
 use std::fmt;

@@ -29,8 +29,8 @@ pub(crate) fn tensor_ranges(layout: &SlabLayout) -> Result<Vec<Range<usize>>, Op
 /// buffers are whole slabs of `layout.len_elems()` elements; padding is neither read nor written.
 ///
 /// # Errors
-/// [`OptimError::Length`] and [`OptimError::Layout`] before anything is written; [`OptimError::NotStorable`], naming the
-/// tensor, after everything storable is.
+/// [`OptimError::Length`] and [`OptimError::Layout`] before anything is written; [`OptimError::NotStorable`], naming
+/// the tensor, after everything storable is.
 pub fn update_slab(
     layout: &SlabLayout,
     scalars: &StepScalars,

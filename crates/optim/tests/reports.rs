@@ -105,8 +105,8 @@ fn decay_leaves_norms_and_biases_alone() {
 }
 
 /// <https://github.com/huggingface/trl/issues/6702>, <https://github.com/deepspeedai/DeepSpeed/issues/8415>,
-/// <https://github.com/deepspeedai/DeepSpeed/issues/5241>: a bad gradient skips the step, with reason and count, and the
-/// norm in the log is the true one.
+/// <https://github.com/deepspeedai/DeepSpeed/issues/5241>: a bad gradient skips the step, with reason and count, and
+/// the norm in the log is the true one.
 #[test]
 fn a_bad_gradient_skips_the_step_and_says_so() {
     for (bad, places) in [(f32::NAN, 1), (f32::INFINITY, 2), (f32::NEG_INFINITY, 3)] {
@@ -153,10 +153,28 @@ fn one_infinite_gradient_changes_no_bit_of_its_parameter() {
             let error = update(isa, &s, true, Params { weights, m: &mut m, v: &mut v, g: Grad::Bf16(&g) }).unwrap_err();
             assert_eq!((hi[at], lo[at], m[at].to_bits(), v[at].to_bits()), before, "{isa}");
             assert_eq!(v.iter().filter(|&&v| v == 0.5).count(), 1, "{isa}: all others are updated");
-            assert!(
-                matches!(error, OptimError::NotStorable { count: 1, first, tensor: None, split: true, .. } if first == at)
-            );
+            let OptimError::NotStorable { count: 1, first, tensor: None, split: true, .. } = error else {
+                panic!("{isa}: {error}")
+            };
+            assert_eq!(first, at, "{isa}");
             assert!(error.to_string().contains(&format!("element {at}: gradient inf")), "{error}");
+        }
+    }
+}
+
+/// A finite gradient whose square is not would freeze its parameter for ever with v = infinity: refused as well.
+#[test]
+fn a_second_moment_that_overflows_is_refused() {
+    let s = StepScalars::new(&no_decay(), 1e-3, 1, 1.0).unwrap();
+    for isa in Isa::available() {
+        // One place in a vector, one in the tail.
+        for at in [3, 36] {
+            let (mut w, mut m, mut v, mut g) = ([1f32; 37], [0f32; 37], [0f32; 37], [1f32; 37]);
+            g[at] = 1e25;
+            let params = Params { weights: Weights::F32(&mut w), m: &mut m, v: &mut v, g: Grad::F32(&g) };
+            let error = update(isa, &s, true, params).unwrap_err();
+            assert!(matches!(error, OptimError::NotStorable { count: 1, first, .. } if first == at), "{isa}: {error}");
+            assert_eq!((w[at], m[at], v[at]), (1.0, 0.0, 0.0), "{isa}");
         }
     }
 }
@@ -200,13 +218,15 @@ fn clipping_brings_the_norm_down_and_never_up() {
     assert_eq!(Verdict::new(total, 1, None), Ok(Verdict::Apply { scale: 1.0, norm: 4.0 }));
     assert_eq!(Verdict::new(total, 1, Some(5.0)), Ok(Verdict::Apply { scale: 1.0, norm: 4.0 }));
     assert_eq!(Verdict::new(total, 1, Some(1.0)), Ok(Verdict::Apply { scale: 1.0 / (4.0 + 1e-6), norm: 4.0 }));
+    let doubtful = SquareSum { nonfinite: 1, ..total };
+    assert!(matches!(Verdict::new(doubtful, 1, Some(1.0)), Ok(Verdict::Skip(SkipReason::NonFiniteGradient { .. }))));
     for wrong in [0.0, -1.0, f64::NAN] {
         assert!(Verdict::new(total, 1, Some(wrong)).unwrap_err().to_string().contains("leave it out"));
     }
 }
 
-/// <https://github.com/huggingface/transformers/issues/34053>, <https://github.com/paiml/entrenar/pull/257>: 5 + 5 steps
-/// are 10 steps, in rates and in every bit of the state.
+/// <https://github.com/huggingface/transformers/issues/34053>, <https://github.com/paiml/entrenar/pull/257>: 5 + 5
+/// steps are 10 steps, in rates and in every bit of the state.
 #[test]
 fn a_resumed_run_goes_on_as_if_it_had_not_stopped() {
     let options = ScheduleOptions { warmup_steps: 3, ..ScheduleOptions::new(10) };

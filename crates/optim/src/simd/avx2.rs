@@ -70,7 +70,8 @@ impl Simd for Avx2 {
             let bits = _mm256_castps_si256(x);
             let top = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, _mm256_set1_epi32(0x8000)));
             let low = _mm256_and_si256(bits, _mm256_set1_epi32(0xffff));
-            // The pack works within 128-bit halves: hi 0-3, lo 0-3, hi 4-7, lo 4-7; the permutation swaps the middle two.
+            // The pack works within 128-bit halves: hi 0-3, lo 0-3, hi 4-7, lo 4-7; the permutation swaps the middle
+            // two.
             let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(top, low));
             _mm_storeu_si128(hi[..N].as_mut_ptr().cast(), _mm256_castsi256_si128(both));
             _mm_storeu_si128(lo[..N].as_mut_ptr().cast(), _mm256_extracti128_si256::<1>(both));

@@ -128,7 +128,8 @@ impl Simd for Avx512 {
     fn add_squares_bf16(self, sums: &mut Self::Squares, from: &[bf16]) {
         let from = &from[..SUM_LANES];
         for (k, sum) in sums.iter_mut().enumerate() {
-            // SAFETY: the token proves AVX-512F (and with it AVX2); 8 k + 8 is at most SUM_LANES, and 8 bf16 are 16 bytes.
+            // SAFETY: the token proves AVX-512F (and with it AVX2); 8 k + 8 is at most SUM_LANES, and 8 bf16 are 16
+            // bytes.
             unsafe {
                 let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from[8 * k..][..8].as_ptr().cast()));
                 let x = _mm512_cvtps_pd(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits)));

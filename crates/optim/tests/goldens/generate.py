@@ -46,7 +46,8 @@ out["constant"] = factors(lambda o: get_constant_schedule_with_warmup(o, 5))
 out["linear"] = factors(lambda o: get_linear_schedule_with_warmup(o, 5, 40))
 # Beyond the end transformers' cosine rises again; ours keeps the last rate, so only the run itself is compared.
 out["cosine"] = factors(lambda o: get_cosine_schedule_with_warmup(o, 5, 40))[:41].clone()
-out["cosine_min"] = factors(lambda o: get_cosine_with_min_lr_schedule_with_warmup(o, 5, 40, min_lr_rate=0.1))[:41].clone()
+with_min = factors(lambda o: get_cosine_with_min_lr_schedule_with_warmup(o, 5, 40, min_lr_rate=0.1))
+out["cosine_min"] = with_min[:41].clone()
 for curve in ("linear", "cosine", "1-sqrt"):
     out[f"wsd_{curve}"] = factors(lambda o: get_wsd_schedule(o, 5, 8, 40, decay_type=curve, min_lr_ratio=0.1))
 save_file({k: v.contiguous() for k, v in out.items()}, "optim.safetensors")
