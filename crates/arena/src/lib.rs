@@ -32,3 +32,8 @@ pub use pin::{LockPages, Pinner};
 pub use plan::{Backing, Kind, Plan, Reservation};
 pub use region::RegionRef;
 pub use touch::Progress;
+
+/// The README's code, compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

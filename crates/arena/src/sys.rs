@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn anonymous_memory_is_aligned_and_its_surplus_is_given_back() {
+    fn anonymous_memory_is_aligned_and_writable_to_its_ends() {
         let (page, huge) = (page_bytes(), 2 << 20);
         for len in [huge, huge + page, 3 * huge - page] {
             let base = map_anonymous(len, huge).unwrap();
@@ -176,6 +176,28 @@ mod tests {
                 base.as_ptr().add(len - 1).write(1);
                 unmap(base.as_ptr(), len);
             }
+        }
+    }
+
+    /// Address space of this process, in bytes.
+    fn address_bytes() -> usize {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+        size.trim().strip_suffix(" kB").unwrap().trim().parse::<usize>().unwrap() << 10
+    }
+
+    #[test]
+    fn aligning_takes_no_address_space() {
+        let (page, huge, count) = (page_bytes(), 2 << 20, 1024);
+        let before = address_bytes();
+        let maps: Vec<_> = (0..count).map(|_| map_anonymous(huge + page, huge).unwrap()).collect();
+        let taken = address_bytes() - before;
+        // What is not given back would be a gibibyte or two; threads of other tests come and go with much less.
+        let exact = count * (huge + page);
+        assert!(taken < exact + exact / 4, "{taken} bytes of address space for {exact}");
+        for base in maps {
+            // SAFETY: mapped above with this length, and nobody else has the address.
+            unsafe { unmap(base.as_ptr(), huge + page) };
         }
     }
 
@@ -205,6 +227,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert!(file_system(&dir.path().join("file")).unwrap().free_bytes > 0);
         assert!(file_system(&dir.path().join("absent/file")).is_err());
+        assert_eq!(file_system(Path::new("/proc/file")).unwrap().free_bytes, u64::MAX, "no blocks is no limit");
         let shm = Path::new("/dev/shm");
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         if mounts.lines().any(|m| m.split(' ').nth(1) == Some("/dev/shm") && m.split(' ').nth(2) == Some("tmpfs")) {

@@ -214,6 +214,17 @@ fn pageable_memory_may_stand_in_for_what_cannot_be_pinned() {
 }
 
 #[test]
+fn a_file_backed_region_can_be_pinned_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let mock = Arc::new(Mock::default());
+    let mut plan = Plan::new();
+    let backing = Backing::NewFile(dir.path().join("state"));
+    plan.add(Reservation::new("state", Kind::OptimizerState, PAGE + 1).backed_by(backing).pinned());
+    drop(plan.commit(&CommitOptions { pinner: Some(mock.clone()), ..Default::default() }).unwrap());
+    assert_eq!(*mock.log.lock().unwrap(), [("pin", 8192), ("unpin", 8192)]);
+}
+
+#[test]
 fn mlock_locks_the_pages() {
     let mut plan = Plan::new();
     plan.add(Reservation::new("locked", Kind::Other, PAGE).pinned());
@@ -267,6 +278,7 @@ fn files_that_do_not_fit_the_plan_are_refused_and_left_alone() {
     for (backings, bytes, expected) in [
         (vec![fresh.clone(), Backing::NewFile(old.clone())], 3, "exists already and is not overwritten"),
         (vec![fresh.clone(), there.clone()], 4, "has 3 bytes, but the plan expects 4"),
+        (vec![fresh.clone(), there.clone()], 2, "has 3 bytes, but the plan expects 2"),
         (vec![there.clone(), there.clone()], 3, "is mapped by another region or another process"),
         (vec![fresh.clone(), Backing::ExistingFile(dir.path().join("absent"))], 3, "cannot open"),
         (vec![fresh.clone(), Backing::ExistingFile(dir.path().into())], 3, "cannot open"),

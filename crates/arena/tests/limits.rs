@@ -104,9 +104,15 @@ fn a_v2_limit_of_any_ancestor_binds_and_file_cache_does_not_count() {
 
 #[test]
 fn the_tightest_level_is_the_one_with_least_left() {
-    let tight = [V2, &[("sys/fs/cgroup/job.slice/step/memory.high", "2147483648\n")]].concat();
+    let high = ("sys/fs/cgroup/job.slice/step/memory.high", "2147483648\n");
     let source = "/sys/fs/cgroup/job.slice/step/memory.high";
-    assert_eq!(read(&tight).bound(Resource::CgroupV2).cloned(), bound(Resource::CgroupV2, 2 * GIB, GIB, source));
+    let limits = read(&[V2, &[high]].concat());
+    assert_eq!(limits.bound(Resource::CgroupV2).cloned(), bound(Resource::CgroupV2, 2 * GIB, GIB, source));
+    // A larger limit that is nearly used up.
+    let full = ("sys/fs/cgroup/job.slice/memory.current", "10200547328\n");
+    let source = "/sys/fs/cgroup/job.slice/memory.max";
+    let limits = read(&[V2, &[high, full]].concat());
+    assert_eq!(limits.bound(Resource::CgroupV2).cloned(), bound(Resource::CgroupV2, 8 * GIB, 15 * GIB / 2, source));
 }
 
 #[test]
@@ -140,12 +146,30 @@ fn a_v1_limit_binds_beside_an_empty_v2_mount() {
 }
 
 #[test]
+fn groups_without_a_limit_bind_nothing() {
+    let files = [
+        ("proc/self/cgroup", "4:memory:/a\n0::/b\n"),
+        (
+            "proc/self/mountinfo",
+            "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+             41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+        ),
+        ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9223372036854771712\n"),
+        ("sys/fs/cgroup/unified/b/memory.max", "max\n"),
+        ("sys/fs/cgroup/unified/b/memory.high", "max\n"),
+    ];
+    let limits = read(&files);
+    assert_eq!((limits.bound(Resource::CgroupV1), limits.bound(Resource::CgroupV2)), (None, None));
+}
+
+#[test]
 fn a_group_path_of_the_host_falls_back_to_the_mount_point() {
-    for path in ["/../../host", "/kubepods/pod1"] {
+    for (path, root) in [("/../../host", "/"), ("/kubepods/pod1", "/other"), ("/", "/../../host")] {
         let files = [
             ("proc/self/cgroup", &*format!("0::{path}\n")),
-            ("proc/self/mountinfo", "30 23 0:28 /other /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"),
+            ("proc/self/mountinfo", &*format!("30 23 0:28 {root} /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")),
             ("sys/fs/cgroup/memory.max", "8192\n"),
+            ("sys/host/memory.max", "4096\n"),
         ];
         let source = "/sys/fs/cgroup/memory.max";
         assert_eq!(read(&files).bound(Resource::CgroupV2).cloned(), bound(Resource::CgroupV2, 8192, 0, source));
@@ -160,20 +184,20 @@ fn every_limit_that_is_too_small_is_named_the_tightest_first() {
             "MemTotal: 8388608 kB\nMemAvailable: 8388608 kB\nCommitLimit: 4194304 kB\nCommitted_AS: 1048576 kB\n",
         ),
         ("proc/sys/vm/overcommit_memory", "2\n"),
-        ("proc/self/limits", "Max address space         1073741824           unlimited            bytes     \n"),
+        ("proc/self/limits", "Max address space         12884901888          unlimited            bytes     \n"),
     ];
     let text = refusal(&plan(), &read(&[V2, &more].concat()));
     let lines: Vec<&str> = text.lines().skip(1).step_by(2).collect();
     assert_eq!(
         lines,
         [
-            "  address space: 16.00 GiB needed, 1023.00 MiB available; the address space limit is 1.00 GiB, 1.00 MiB of it in use \
-             (/proc/self/limits)",
             "  promised memory: 16.00 GiB needed, 3.00 GiB available; the commit limit is 4.00 GiB, 1.00 GiB of it in \
              use (/proc/meminfo)",
             "  host memory: 16.00 GiB needed, 7.00 GiB available; the cgroup v2 limit is 8.00 GiB, 1.00 GiB of it in \
              use (/sys/fs/cgroup/job.slice/memory.max)",
             "  host memory: 16.00 GiB needed, 8.00 GiB available; the machine's memory is 8.00 GiB (/proc/meminfo)",
+            "  address space: 16.00 GiB needed, 12.00 GiB available; the address space limit is 12.00 GiB, 1.00 MiB of \
+             it in use (/proc/self/limits)",
         ]
     );
     assert!(text.contains("ulimit -v unlimited") && text.contains("vm.overcommit_memory to 0"), "{text}");
@@ -253,6 +277,21 @@ fn files_are_checked_against_free_space_and_not_against_memory() {
     let mut lost = Plan::new();
     lost.add(Reservation::new("lost", Kind::Other, 1).backed_by(Backing::NewFile(dir.path().join("no/where"))));
     assert!(refusal(&lost, &Limits::default()).starts_with("region `lost`: cannot find the file system of"));
+}
+
+#[test]
+fn files_on_tmpfs_are_memory() {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let is_shm = |m: &str| m.split(' ').skip(1).take(2).eq(["/dev/shm", "tmpfs"]);
+    if !mounts.lines().any(is_shm) {
+        return;
+    }
+    let mut plan = Plan::new();
+    let backing = Backing::NewFile("/dev/shm/megatrain-arena-test".into());
+    plan.add(Reservation::new("spill", Kind::Activations, 61 * GIB).backed_by(backing));
+    let mut limits = read(&[]);
+    limits.bounds.extend(bound(Resource::Disk, 100 * GIB, 0, "quota"));
+    assert!(refusal(&plan, &limits).contains("host memory: 61.00 GiB needed, 60.00 GiB available"));
 }
 
 #[test]
