@@ -16,8 +16,8 @@ use std::path::Path;
 /// Largest weight file of a fresh layout, in bytes; a single larger tensor gets a file of its own.
 pub const MAX_SHARD_BYTES: u64 = 5_000_000_000;
 
-/// Elements asked for and written at a time: with its f32 values, 6 MiB of memory at most, whatever the tensor.
-const CHUNK_ELEMS: usize = 1 << 20;
+/// Elements asked for and written at a time: with its f32 values and bytes, 4 MiB of memory at most, whatever the tensor.
+const CHUNK_ELEMS: usize = 1 << 19;
 
 /// Files that belong to a model beside its weights and configuration; copied from the source where it has them.
 const COMPANIONS: [&str; 10] = [
@@ -176,7 +176,7 @@ impl<'a> ExportPlan<'a> {
     /// All files are written and synced in a hidden directory beside `out`, which then takes its name; at any failure,
     /// a full disk or a kill included, the previous `out` stays as it was. The source may be `out` itself. `config` is
     /// written with its keys in order. Values are rounded to nearest even; one that the element type cannot hold
-    /// finitely fails the export, naming it. Takes 6 MiB of memory beside the longest header.
+    /// finitely fails the export, naming it. Takes 5 MiB of memory beside the longest header.
     pub fn write(&self, out: &Path, config: &Value, produce: &mut Produce) -> Result<(), Error> {
         let staging = Staging::new(out)?;
         let dir = staging.path();
@@ -204,7 +204,7 @@ impl<'a> ExportPlan<'a> {
     /// Writes one weight file; `out` is the final directory, for messages.
     fn write_weights(&self, path: &Path, out: &Path, file: &PlannedFile, produce: &mut Produce) -> Result<(), Error> {
         let failed = || error::io(path, "writing");
-        let mut sink = BufWriter::with_capacity(1 << 20, File::create(path).map_err(failed())?);
+        let mut sink = BufWriter::with_capacity(1 << 16, File::create(path).map_err(failed())?);
         let header = header(file);
         sink.write_all(&(header.len() as u64).to_le_bytes()).map_err(failed())?;
         sink.write_all(&header).map_err(failed())?;
