@@ -69,3 +69,36 @@ pub fn fuse(tensors: &[Tensor]) -> Tensor {
     let dims: Vec<u64> = std::iter::once(rows).chain(first.shape.dims()[1..].iter().copied()).collect();
     Tensor::new(first.span.region, first.span.offset_bytes, first.dtype, Shape::new(&dims))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(offset_bytes: u64, rows: u64) -> Tensor {
+        Tensor::new(RegionId(1), offset_bytes, DType::Bf16, [rows, 3u64])
+    }
+
+    #[test]
+    fn adjacent_matrices_become_one() {
+        let fused = fuse(&[at(512, 4), at(536, 2), at(548, 2)]);
+        assert_eq!(fused, at(512, 8));
+        let biases = [(0, 4u64), (16, 2)].map(|(o, n)| Tensor::new(RegionId(1), o, DType::F32, [n]));
+        assert_eq!(fuse(&biases), Tensor::new(RegionId(1), 0, DType::F32, [6u64]));
+    }
+
+    #[test]
+    #[should_panic(
+        expected = "bf16[2, 3] at r1[560..572] does not follow its predecessor, which ends at byte 536 of r1"
+    )]
+    fn a_gap_is_a_bug() {
+        fuse(&[at(512, 4), at(560, 2)]);
+    }
+
+    #[test]
+    fn temporaries_are_regions_of_their_own() {
+        let mut e = Emitter::new(40);
+        let (a, b) = (e.temp(DType::F32, [3u64]), e.temp(DType::Bf16, [2u64, 2]));
+        assert_eq!((a.span.region, b.span.region), (RegionId(40), RegionId(41)));
+        assert_eq!(e.temps(), [a, b]);
+    }
+}

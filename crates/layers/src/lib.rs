@@ -40,3 +40,8 @@ pub use presets::preset_names;
 // The types that this crate's signatures are made of.
 pub use megatrain_base::{DType, RegionId, Shape, SlabLayout, Tensor};
 pub use megatrain_ops::{Op, RopeParams, RopeScaling};
+
+/// Compiles and runs the README's example.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -4,7 +4,7 @@ mod common;
 
 use common::{BlockRun, f64s, flavours, peak_temp_bytes, reals, writes};
 use megatrain_base::{DType, RegionId, Tensor};
-use megatrain_layers::{Activations, Block, DenseBlock, Emitter, ModelConfig, SavedSpec, TokenCtx};
+use megatrain_layers::{Activations, Block, DenseBlock, Emitter, ModelConfig, Op, SavedSpec, TokenCtx};
 
 const DOCUMENTS: [usize; 3] = [3, 1, 2];
 
@@ -134,8 +134,9 @@ fn the_backward_pass_leaves_weights_and_input_alone() {
     }
 }
 
-/// A value passes at most about 15 roundings on its way, each off by up to 2^-9 of it, half that on average; errors add
-/// like independent ones. Gradients are compared as one vector: in a key bias' gradient alone the terms cancel.
+/// n roundings in a row, each off by at most u = 2^-8, add up like independent errors to sqrt(n) u (Higham and Mary 2019,
+/// "A new approach to probabilistic rounding error analysis"); n counts the ops that write bf16. Gradients are compared as
+/// one vector: in a key bias' gradient alone the terms cancel.
 #[test]
 fn a_bf16_block_stays_near_its_f64_truth() {
     for (name, config) in flavours() {
@@ -147,9 +148,10 @@ fn a_bf16_block_stays_near_its_f64_truth() {
         }
         truth.forward(Activations::Keep);
         truth.backward(Activations::Keep, false);
-        run.forward(Activations::Keep);
-        run.backward(Activations::Keep, false);
-        let bound = 15f64.sqrt() / 512.0;
+        let mut ops = run.forward(Activations::Keep);
+        ops.extend(run.backward(Activations::Keep, false));
+        let rounds = |op: &Op| op.operands().iter().any(|(t, access)| access.writes() && t.dtype == DType::Bf16);
+        let bound = (ops.iter().filter(|op| rounds(op)).count() as f64).sqrt() * DType::Bf16.unit_roundoff();
         let gradients =
             |run: &[Tensor], get: &dyn Fn(&Tensor) -> Vec<f64>| run.iter().flat_map(get).collect::<Vec<_>>();
         let (bf16, exact) = (|t: &Tensor| f64s(&run.memory.get(t)), |t: &Tensor| truth.memory.get(t));
@@ -158,7 +160,6 @@ fn a_bf16_block_stays_near_its_f64_truth() {
             ("dx", distance(&bf16(&run.d), &exact(&truth.d))),
             ("gradients", distance(&gradients(&run.grads, &bf16), &gradients(&truth.grads, &exact))),
         ] {
-            println!("{name}: {what} {error:.1e} of {bound:.1e}");
             assert!(error < bound, "{name}: {what} is off by {error:.1e}, bound {bound:.1e}");
         }
     }

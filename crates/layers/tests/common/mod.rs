@@ -163,10 +163,12 @@ impl<R: Real> BlockRun<R> {
         regions.zip(specs).map(|(region, s)| Tensor::new(RegionId(region), 0, s.dtype, s.shape)).collect()
     }
 
-    pub fn forward(&mut self, level: Activations) {
+    /// Runs the forward pass and returns its ops.
+    pub fn forward(&mut self, level: Activations) -> Vec<Op> {
         let mut e = Emitter::new(TEMPS);
         self.block.forward(&mut e, &self.ctx, &self.weights, self.x, self.y, level, &self.saved(level));
         self.memory.run(&e.ops);
+        e.ops
     }
 
     pub fn backward_ops(&self, level: Activations, accumulate: bool) -> Emitter {
@@ -177,9 +179,11 @@ impl<R: Real> BlockRun<R> {
         e
     }
 
-    pub fn backward(&mut self, level: Activations, accumulate: bool) {
+    /// Runs the backward pass and returns its ops.
+    pub fn backward(&mut self, level: Activations, accumulate: bool) -> Vec<Op> {
         let e = self.backward_ops(level, accumulate);
         self.memory.run(&e.ops);
+        e.ops
     }
 }
 
