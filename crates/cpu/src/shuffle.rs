@@ -1,7 +1,7 @@
 //! [`Shuffler`]: runs one command at a time, in a random order that the events allow.
 //!
-//! Lanes are tried in a random order of priority that changes every few commands: so some lanes run far ahead and others
-//! starve, which shows missing waits that evenly drawn steps would seldom show.
+//! Lanes are tried in an order of priority that is drawn anew every so many steps, how many depends on the seed. So some
+//! lanes run far ahead and others starve, which shows missing waits that evenly drawn steps would seldom show.
 
 use crate::job::LaneWork;
 use crate::shared::Shared;
@@ -11,9 +11,6 @@ use megatrain_scheduler::LaneId;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Chance that the priorities change after a step: one in this many.
-const CHANGE_ONE_IN: u64 = 8;
-
 /// All unfinished work of an executor in shuffle mode.
 pub(crate) struct Shuffler<T>(Mutex<State<T>>, Arc<Shared>);
 
@@ -21,13 +18,17 @@ struct State<T> {
     random: Random,
     queues: Vec<VecDeque<LaneWork<T>>>,
     priority: Vec<usize>,
+    /// The priorities change before one step in this many, on average.
+    change_one_in: u64,
 }
 
 impl<T: Command> Shuffler<T> {
     pub(crate) fn new(shared: &Arc<Shared>, seed: u64) -> Self {
         let lanes = shared.contract.lanes.len();
         let queues = (0..lanes).map(|_| VecDeque::new()).collect();
-        let state = State { random: Random(seed), queues, priority: (0..lanes).collect() };
+        let mut random = Random(seed);
+        let change_one_in = 2 << random.below(5);
+        let state = State { random, queues, priority: (0..lanes).collect(), change_one_in };
         Shuffler(Mutex::new(state), shared.clone())
     }
 
@@ -37,11 +38,12 @@ impl<T: Command> Shuffler<T> {
         self.1.pool.install(|| act(state))
     }
 
-    /// Does a random share of the open work, as a caller would see who comes back at a random time; then appends.
+    /// Appends work. Before that, every other time, does a random share of the open work: as if the caller had been slow.
     pub(crate) fn enqueue(&self, work: Vec<(LaneId, LaneWork<T>)>) {
         self.with(|state| {
             let open: usize = state.queues.iter().flatten().map(LaneWork::open_steps).sum();
-            for _ in 0..state.random.below(open as u64 + 1) {
+            let share = if state.random.below(2) == 0 { 0 } else { state.random.below(open as u64 + 1) };
+            for _ in 0..share {
                 state.step();
             }
             for (lane, work) in work {
@@ -65,7 +67,7 @@ impl<T: Command> Drive for Shuffler<T> {
 impl<T: Command> State<T> {
     /// Takes one step; `false` if none is open.
     fn step(&mut self) -> bool {
-        if self.random.below(CHANGE_ONE_IN) == 0 {
+        if self.random.below(self.change_one_in) == 0 {
             for i in (1..self.priority.len()).rev() {
                 self.priority.swap(i, self.random.below(i as u64 + 1) as usize);
             }

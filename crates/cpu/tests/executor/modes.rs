@@ -1,18 +1,17 @@
 //! Every mode, thread count, seed and speed of lanes gives the bits that plain integer arithmetic gives.
 
-use crate::tiny::{DATA, LANES, Task, Tasks, Tiny, UNITS, UPDATE, expected};
+use crate::tiny::{DATA, Kind, LANES, Task, Tasks, Tiny, UNITS, UPDATE, expected};
 use megatrain_cpu::{Delay, ExecutorOptions, Mode};
 use megatrain_scheduler::{Cmd, LaneId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-const SEQUENCE: [bool; 5] = [true, false, true, true, false];
+const SEQUENCE: [Kind; 6] = [Kind::Train, Kind::Evaluate, Kind::Train, Kind::Train, Kind::Touch, Kind::Evaluate];
 
 fn check(options: ExecutorOptions) {
     let tiny = Tiny::new();
-    let (train, evaluate) = (tiny.train(), tiny.evaluate());
-    let programs = SEQUENCE.map(|t| if t { train.clone() } else { evaluate.clone() });
+    let programs = SEQUENCE.map(|kind| tiny.program(kind));
     let executor = tiny.executor(options.clone());
     for ticket in tiny.issue(&executor, &programs) {
         ticket.wait().unwrap();
@@ -72,14 +71,14 @@ fn tickets_and_executors_may_be_dropped_without_waiting() {
     for mode in [Mode::Inline, Mode::Threads, Mode::Shuffle(1)] {
         let options = ExecutorOptions { mode, threads: 1, ..Default::default() };
         let executor = tiny.executor(options.clone());
-        tiny.issue(&executor, &[tiny.train(), tiny.train()]).clear();
-        assert_eq!(tiny.bits(&executor), expected(&[true, true]), "{mode:?}: a dropped ticket cancels nothing");
+        tiny.issue(&executor, &[tiny.program(Kind::Train), tiny.program(Kind::Train)]).clear();
+        assert_eq!(tiny.bits(&executor), expected(&[Kind::Train; 2]), "{mode:?}: a dropped ticket cancels nothing");
 
         let executor = tiny.executor(options);
         let tasks = Tasks::default();
-        let ticket = executor.run(tiny.train(), Arc::new(tasks.clone())).unwrap();
+        let ticket = executor.run(tiny.program(Kind::Train), Arc::new(tasks.clone())).unwrap();
         drop(executor);
-        assert_eq!(tasks.started.load(Ordering::SeqCst), UNITS + 2, "{mode:?}: dropping finishes what was issued");
+        assert_eq!(tasks.started.load(Ordering::SeqCst), UNITS + 3, "{mode:?}: dropping finishes what was issued");
         ticket.wait().unwrap();
     }
 }
@@ -88,7 +87,7 @@ fn tickets_and_executors_may_be_dropped_without_waiting() {
 fn a_trace_shows_every_command_once_in_an_order_that_the_events_allow() {
     let tiny = Tiny::new();
     let executor = tiny.executor(ExecutorOptions { trace: true, threads: 2, ..Default::default() });
-    let program = tiny.train();
+    let program = tiny.program(Kind::Train);
     let [ticket] = <[_; 1]>::try_from(tiny.issue(&executor, &[program.clone()])).unwrap();
     let report = ticket.wait().unwrap();
     let timeline = report.timeline.unwrap();

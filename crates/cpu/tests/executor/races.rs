@@ -1,6 +1,6 @@
 //! Programs damaged by hand: a missing wait, a missing copy, a recycled buffer, a task that forgets to write.
 
-use crate::tiny::{DATA, Task, Tasks, Tiny, UPDATE, expected};
+use crate::tiny::{DATA, Kind, Task, Tasks, Tiny, UPDATE, expected};
 use megatrain_cpu::{ExecError, ExecutorOptions, Mode, Reason};
 use megatrain_ops::Op;
 use megatrain_scheduler::{Cmd, LaneId, Program};
@@ -23,17 +23,21 @@ fn indices(program: &Tinys, of: impl Fn(&Cmd<Op, Task>) -> bool) -> Vec<usize> {
 #[test]
 fn shuffle_shows_every_single_missing_wait() {
     let tiny = Tiny::new();
-    let program = tiny.train();
-    let evaluate = tiny.evaluate();
-    let good = expected(&[false, true, true, false, true, true]);
+    let [program, evaluate, touch] = [Kind::Train, Kind::Evaluate, Kind::Touch].map(|kind| tiny.program(kind));
+    let kinds = [Kind::Touch, Kind::Train, Kind::Evaluate, Kind::Train, Kind::Train, Kind::Touch, Kind::Train];
+    let good = expected(&kinds);
     let waits = indices(&program, |cmd| matches!(cmd, Cmd::Wait(_)));
     assert!(waits.len() > 20, "{} waits", waits.len());
     for wait in waits {
         let damaged = without(&program, wait);
+        let sequence = kinds.map(|kind| match kind {
+            Kind::Train => damaged.clone(),
+            Kind::Evaluate => evaluate.clone(),
+            Kind::Touch => touch.clone(),
+        });
         let shows = |seed| {
             let options = ExecutorOptions { mode: Mode::Shuffle(seed), threads: 1, ..Default::default() };
-            let [e, d] = [&evaluate, &damaged];
-            tiny.outcome(&[e, d, d, e, d, d].map(Arc::clone), options) != Ok(good.clone())
+            tiny.outcome(&sequence, options) != Ok(good.clone())
         };
         assert!((0..300).any(shows), "nothing shows that command {wait} is missing: {:?}", program.commands[wait]);
     }
@@ -73,8 +77,8 @@ fn threads_report_a_race_with_both_commands_and_run_neither_on_the_others_bytes(
 #[test]
 fn poison_shows_every_missing_copy_and_stale_bytes_would_have_hidden_one() {
     let tiny = Tiny::new();
-    let evaluate = tiny.evaluate();
-    let good = expected(&[false]);
+    let evaluate = tiny.program(Kind::Evaluate);
+    let good = expected(&[Kind::Evaluate]);
     let run = |program: &Arc<Tinys>, mode, poison| {
         let options = ExecutorOptions { mode, poison, threads: 1, ..Default::default() };
         let executor = tiny.executor(options);
@@ -111,7 +115,7 @@ fn refill(tiny: &Tiny, program: &Tinys) -> usize {
 #[test]
 fn a_recycled_slot_holds_the_other_units_weights_when_its_copy_is_missing() {
     let tiny = Tiny::new();
-    let program = tiny.evaluate();
+    let program = tiny.program(Kind::Evaluate);
     let damaged = without(&program, refill(&tiny, &program));
     for mode in [Mode::Inline, Mode::Threads, Mode::Shuffle(3)] {
         let options = ExecutorOptions { mode, threads: 1, poison: true, ..Default::default() };
@@ -119,7 +123,7 @@ fn a_recycled_slot_holds_the_other_units_weights_when_its_copy_is_missing() {
         tiny.issue(&executor, &[damaged.clone()]).remove(0).wait().unwrap();
         let slot: Vec<f32> = executor.read(&tiny.slots[0]).unwrap();
         assert_eq!(slot, executor.read::<f32>(&tiny.weights[0]).unwrap(), "{mode:?}");
-        assert_ne!(tiny.bits(&executor), expected(&[false]), "{mode:?}");
+        assert_ne!(tiny.bits(&executor), expected(&[Kind::Evaluate]), "{mode:?}");
     }
 }
 
@@ -143,8 +147,8 @@ fn waiting_is_not_spinning_on_a_lost_event() {
     let tiny = Tiny::new();
     let executor = tiny.executor(ExecutorOptions { threads: 2, ..Default::default() });
     let start = Instant::now();
-    let programs = vec![tiny.train(); 200];
+    let programs = vec![tiny.program(Kind::Train); 200];
     tiny.issue(&executor, &programs).into_iter().for_each(|t| _ = t.wait().unwrap());
-    assert_eq!(tiny.bits(&executor), expected(&[true; 200]));
+    assert_eq!(tiny.bits(&executor), expected(&[Kind::Train; 200]));
     assert!(start.elapsed() < Duration::from_secs(60));
 }

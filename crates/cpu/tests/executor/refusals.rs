@@ -1,6 +1,6 @@
 //! Programs that cannot run are refused whole, by command, and leave the executor usable.
 
-use crate::tiny::{COMPUTE, D2H, H2D, Task, Tasks, Tiny, expected, matmul};
+use crate::tiny::{COMPUTE, D2H, H2D, Kind, Task, Tasks, Tiny, expected, matmul};
 use megatrain_base::{Access, Rank, RegionId, Span, Tensor};
 use megatrain_cpu::{CpuExecutor, ExecError, ExecutorOptions, RegionMemory};
 use megatrain_ops::Op;
@@ -25,13 +25,13 @@ fn bad_programs_are_refused_by_command() {
     let executor = tiny.executor(ExecutorOptions { threads: 1, ..Default::default() });
     let (w, s) = (tiny.weights[0], tiny.slots[0]);
     let half = Span { len_bytes: 32, ..s.span };
-    let beyond = Span::new(w.span.region, 1000, 64);
+    let beyond = Span::new(w.span.region, 1250, 64);
     let nowhere = Span::new(RegionId(9), 0, 64);
     let flat = s.reshape([2usize, 8]);
     let table = [
-        (LaneId(9), Cmd::Copy { src: w.span, dst: s.span }, "command 0 is on lane 9; the contract has 5 lanes"),
+        (LaneId(9), Cmd::Copy { src: w.span, dst: s.span }, "command 0 is on lane 9; the contract has 6 lanes"),
         (H2D, Cmd::Copy { src: w.span, dst: half }, "copies 64 bytes of r0[0..64] to 32 bytes of r2[0..32]"),
-        (H2D, Cmd::Copy { src: beyond, dst: s.span }, "touches 64 bytes at 1000 of region `lasting`, which has 1024"),
+        (H2D, Cmd::Copy { src: beyond, dst: s.span }, "touches 64 bytes at 1250 of region `lasting`, which has 1280"),
         (H2D, Cmd::Copy { src: nowhere, dst: s.span }, "touches region r9; the contract has 3"),
         (H2D, Cmd::Copy { src: s.span, dst: s.span }, "writes bytes that two of its operands share"),
         (COMPUTE, Cmd::Launch(matmul(w, flat, tiny.slots[1], false, false)), "op matmul: "),
@@ -48,12 +48,12 @@ fn bad_programs_are_refused_by_command() {
         let text = error.to_string();
         assert!(text.starts_with("program `bad` refused: ") && text.contains(expected), "{expected} in: {text}");
     }
-    let other = Program { contract: Arc::new(Contract::default()), commands: vec![], ..(*tiny.train()).clone() };
+    let other = Program { contract: Arc::new(Contract::default()), commands: vec![], ..(*tiny.program(Kind::Train)).clone() };
     let error = executor.run(Arc::new(other), Arc::new(Tasks::default())).unwrap_err();
     assert!(error.to_string().contains("made for another contract"), "{error}");
 
-    tiny.issue(&executor, &[tiny.train()]).remove(0).wait().unwrap();
-    assert_eq!(tiny.bits(&executor), expected(&[true]), "refusals leave no trace");
+    tiny.issue(&executor, &[tiny.program(Kind::Train)]).remove(0).wait().unwrap();
+    assert_eq!(tiny.bits(&executor), expected(&[Kind::Train]), "refusals leave no trace");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use megatrain_base::{Access, Command, DType, Operands, Rank, RegionId, Span, Ten
 use megatrain_cpu::{CpuExecutor, ExecutorOptions, RegionMemory, Ticket};
 use megatrain_ops::{Add, Matmul, Op};
 use megatrain_scheduler::{
-    Builder, Contract, EventId, HostTasks, Label, LaneId, LaneKind, Phase, Program, Space, TaskError,
+    Builder, Contract, HostTasks, Label, LaneId, LaneKind, Phase, Program, Space, TaskError,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -16,13 +16,28 @@ use std::time::Duration;
 pub const UNITS: usize = 3;
 const N: usize = 4;
 const STRIDE: u64 = 256;
+/// Device buffers beside the slots: activations, deltas, gradients.
+const BUFFERS: usize = UNITS + 1 + 2 + 2;
 
 pub const H2D: LaneId = LaneId(0);
 pub const COMPUTE: LaneId = LaneId(1);
 pub const D2H: LaneId = LaneId(2);
 pub const UPDATE: LaneId = LaneId(3);
 pub const DATA: LaneId = LaneId(4);
-pub const LANES: usize = 5;
+pub const IO: LaneId = LaneId(5);
+pub const LANES: usize = 6;
+
+/// The programs.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Kind {
+    /// Forward only.
+    Evaluate,
+    /// Forward, backward and updates.
+    Train,
+    /// Sends a constant through every buffer and hashes it into everything that lasts, in the order in which `Train` first
+    /// uses them, so that none of its waits for them implies a later one.
+    Touch,
+}
 
 /// The host tasks.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,17 +115,22 @@ pub struct Tasks {
     pub gate: Arc<Gate>,
 }
 
-/// Into -2..=2.
-fn small(x: i64) -> i64 {
-    x.rem_euclid(5) - 2
+/// A hash into -2..=2.
+fn mix(parts: [i64; 3]) -> i64 {
+    let step = |h: u64, part: i64| (h ^ part as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+    (parts.into_iter().fold(0x1234_5678, step) >> 7) as i64 % 5 - 2
 }
 
 fn input(step: i64, i: usize) -> i64 {
-    small((step + 3) * (7 * i as i64 + 1) + (i * i) as i64)
+    mix([step, i as i64, -1])
+}
+
+fn initial(tensor: usize, i: usize) -> i64 {
+    mix([tensor as i64, i as i64, -2])
 }
 
 fn updated(old: i64, by: i64, at: usize) -> i64 {
-    small(3 * old + by + at as i64)
+    mix([old, by, at as i64])
 }
 
 /// `into[i] = updated(into[i], from[i], i)`; NaN stays NaN.
@@ -146,6 +166,7 @@ pub struct Tiny {
     pub weights: Vec<Tensor>,
     pub state: Tensor,
     pub slots: Vec<Tensor>,
+    constant: Tensor,
     inputs: Tensor,
     result: Tensor,
     ring: Vec<Tensor>,
@@ -158,12 +179,12 @@ impl Tiny {
     pub fn new() -> Tiny {
         let mut c = Contract::default();
         let rank = Rank::default();
-        for kind in [LaneKind::H2d, LaneKind::Compute, LaneKind::D2h, LaneKind::Update, LaneKind::Data] {
+        for kind in [LaneKind::H2d, LaneKind::Compute, LaneKind::D2h, LaneKind::Update, LaneKind::Data, LaneKind::Io] {
             c.lane(rank, kind);
         }
-        let lasting = c.region("lasting", Space::Host, (UNITS as u64 + 1) * STRIDE, true);
+        let lasting = c.region("lasting", Space::Host, (UNITS as u64 + 2) * STRIDE, true);
         let staging = c.region("staging", Space::Host, 4 * STRIDE, false);
-        let heap = c.region("heap", Space::Device(rank), 32 * STRIDE, false);
+        let heap = c.region("heap", Space::Device(rank), (2 + BUFFERS as u64) * STRIDE, false);
         let mut next = [0; 3];
         let mut take = |region: RegionId, count: usize| -> Vec<Tensor> {
             let first = next[region.0 as usize];
@@ -173,6 +194,7 @@ impl Tiny {
         let tiny = Tiny {
             weights: take(lasting, UNITS),
             state: take(lasting, 1)[0],
+            constant: take(lasting, 1)[0],
             inputs: take(staging, 1)[0],
             result: take(staging, 1)[0],
             ring: take(staging, 2),
@@ -187,7 +209,7 @@ impl Tiny {
             tiny.weights.iter().enumerate().for_each(|(u, t)| _ = guard(format!("updated[{u}]"), t));
             tiny.slots.iter().enumerate().for_each(|(k, t)| _ = guard(format!("slot_free[{k}]"), t));
             tiny.ring.iter().enumerate().for_each(|(r, t)| _ = guard(format!("ring_free[{r}]"), t));
-            let rest = [&tiny.state, &tiny.inputs, &tiny.result].into_iter();
+            let rest = [&tiny.state, &tiny.constant, &tiny.inputs, &tiny.result].into_iter();
             let rest = rest.chain(&tiny.acts).chain(&tiny.deltas).chain(&tiny.grads);
             rest.for_each(|t| _ = guard(format!("free {t}"), t));
         }
@@ -213,17 +235,45 @@ impl Tiny {
         b.host(UPDATE, Task::Accumulate { result: self.result, state: self.state });
     }
 
-    /// Forward only.
-    pub fn evaluate(&self) -> Arc<Program<Op, Task>> {
-        let mut b = self.builder("evaluate");
-        self.forward(&mut b);
+    /// A program of this kind.
+    pub fn program(&self, kind: Kind) -> Arc<Program<Op, Task>> {
+        let mut b = self.builder(match kind {
+            Kind::Evaluate => "evaluate",
+            Kind::Train => "train",
+            Kind::Touch => "touch",
+        });
+        match kind {
+            Kind::Evaluate => self.forward(&mut b),
+            Kind::Train => self.train(&mut b),
+            Kind::Touch => self.touch(&mut b),
+        }
         Arc::new(b.finish().unwrap())
     }
 
-    /// Forward, backward and updates.
-    pub fn train(&self) -> Arc<Program<Op, Task>> {
-        let mut b = self.builder("train");
-        self.forward(&mut b);
+    fn touch(&self, b: &mut Builder<Op, Task>) {
+        let (w, state, ring, acts) = (&self.weights, self.state, &self.ring, &self.acts);
+        let items = [
+            (acts[0], ring[0], w[0]),
+            (self.slots[0], ring[1], w[1]),
+            (self.slots[1], ring[0], w[2]),
+            (acts[1], ring[1], state),
+            (acts[2], ring[0], state),
+            (acts[3], ring[1], state),
+            (self.deltas[0], self.result, state),
+            (self.grads[0], ring[0], state),
+            (self.deltas[1], ring[0], state),
+            (self.grads[1], ring[1], state),
+        ];
+        for (i, (buffer, host, target)) in items.into_iter().enumerate() {
+            b.copy(H2D, self.constant.span, buffer.span);
+            b.copy(D2H, buffer.span, host.span);
+            let lane = if i + 1 < items.len() { UPDATE } else { IO };
+            b.host(lane, Task::Accumulate { result: host, state: target });
+        }
+    }
+
+    fn train(&self, b: &mut Builder<Op, Task>) {
+        self.forward(b);
         let last = self.acts[UNITS];
         b.launch(COMPUTE, Add { a: last, b: last, out: self.deltas[0] }.into());
         for (i, u) in (0..UNITS).rev().enumerate() {
@@ -240,16 +290,19 @@ impl Tiny {
             b.label(label(Phase::Update, u));
             b.host(UPDATE, Task::Update { grad: ring, weight: self.weights[u] });
         }
-        Arc::new(b.finish().unwrap())
+        // The gradient of the inputs, so that nothing is computed in vain.
+        b.label(Label { phase: Phase::Loss, ..Label::default() });
+        b.copy(D2H, self.deltas[UNITS % 2].span, self.result.span);
+        b.host(UPDATE, Task::Accumulate { result: self.result, state: self.state });
     }
 
     /// An executor on memory of its own, weights set.
     pub fn executor(&self, options: ExecutorOptions) -> CpuExecutor<Task> {
         let blocks = self.contract.regions.iter().map(|r| RegionMemory::heap(r.len_bytes).unwrap()).collect();
         let executor = CpuExecutor::new(self.contract.clone(), blocks, options).unwrap();
-        for (u, weight) in self.weights.iter().enumerate() {
-            let values: Vec<f32> = (0..N * N).map(|i| initial(u, i) as f32).collect();
-            executor.write(weight, &values).unwrap();
+        for (t, tensor) in self.weights.iter().chain([&self.constant]).enumerate() {
+            let values: Vec<f32> = (0..N * N).map(|i| initial(t, i) as f32).collect();
+            executor.write(tensor, &values).unwrap();
         }
         executor
     }
@@ -282,11 +335,6 @@ impl Tiny {
         executor.run(nothing, Arc::new(Tasks::default())).map_err(|error| error.to_string())?.wait().unwrap();
         Ok(self.bits(&executor))
     }
-
-    /// The boundary event of the first that has this name.
-    pub fn boundary(&self, name: &str) -> EventId {
-        EventId(self.contract.boundaries.iter().position(|b| b.name == name).unwrap() as u32)
-    }
 }
 
 pub fn label(phase: Phase, unit: usize) -> Label {
@@ -297,10 +345,6 @@ pub fn matmul(a: Tensor, b: Tensor, c: Tensor, transpose_a: bool, transpose_b: b
     Matmul { a, b, c, transpose_a, transpose_b, accumulate: false }.into()
 }
 
-fn initial(unit: usize, i: usize) -> i64 {
-    small((7 * unit + (3 + unit) * i + i / 4) as i64)
-}
-
 type Matrix = [i64; N * N];
 
 /// `a b`, by definition; `at` and `bt` transpose.
@@ -309,27 +353,35 @@ fn product(a: &Matrix, b: &Matrix, at: bool, bt: bool) -> Matrix {
     std::array::from_fn(|at_| (0..N).map(|k| get(a, at, at_ / N, k) * get(b, bt, k, at_ % N)).sum())
 }
 
-/// What the bits of weights and state must be after these programs (`true`: train, `false`: evaluate).
-pub fn expected(trains: &[bool]) -> Vec<u32> {
+/// What the bits of weights and state must be after these programs.
+pub fn expected(kinds: &[Kind]) -> Vec<u32> {
     let mut weights: Vec<Matrix> = (0..UNITS).map(|u| std::array::from_fn(|i| initial(u, i))).collect();
     let mut state: Matrix = [0; N * N];
     let hashed = |old: &Matrix, by: &Matrix| -> Matrix { std::array::from_fn(|i| updated(old[i], by[i], i)) };
-    for (&train, step) in trains.iter().zip(0..) {
+    for (&kind, step) in kinds.iter().zip(0..) {
+        if kind == Kind::Touch {
+            let constant = std::array::from_fn(|i| initial(UNITS, i));
+            weights.iter_mut().for_each(|w| *w = hashed(w, &constant));
+            (UNITS..2 + BUFFERS).for_each(|_| state = hashed(&state, &constant));
+            continue;
+        }
         let mut acts: Vec<Matrix> = vec![std::array::from_fn(|i| input(step, i))];
         for w in &weights {
             acts.push(product(acts.last().unwrap(), w, false, false));
         }
         state = hashed(&state, &acts[UNITS]);
-        if train {
-            let mut delta = acts[UNITS].map(|x| 2 * x);
-            for u in (0..UNITS).rev() {
-                let grad = product(&acts[u], &delta, true, false);
-                delta = product(&delta, &weights[u], false, true);
-                let exact = |x: &i64| x.abs() < 1 << 24;
-                assert!(grad.iter().chain(&delta).all(exact), "values must be exact in f32");
-                weights[u] = hashed(&weights[u], &grad);
-            }
+        if kind == Kind::Evaluate {
+            continue;
         }
+        let mut delta = acts[UNITS].map(|x| 2 * x);
+        for u in (0..UNITS).rev() {
+            let grad = product(&acts[u], &delta, true, false);
+            delta = product(&delta, &weights[u], false, true);
+            let exact = |x: &i64| x.abs() < 1 << 24;
+            assert!(grad.iter().chain(&delta).all(exact), "values must be exact in f32");
+            weights[u] = hashed(&weights[u], &grad);
+        }
+        state = hashed(&state, &delta);
     }
     weights.iter().chain([&state]).flatten().map(|&x| (x as f32).to_bits()).collect()
 }
