@@ -1,6 +1,6 @@
 //! Programs as data: commands on lanes with explicit events, and what can be done with them without running them.
 //!
-//! [`Builder`] takes commands in program order and derives the events from what they access; [`verify`] proves a
+//! [`Builder`] takes commands in program order and derives the events from what they access; [`verify()`] proves a
 //! program free of races, whoever made it. Nothing here knows a pointer, a stream, an op or a model: [`Program`] is
 //! generic over the op type `O` and the host task type `T`, both [`megatrain_base::Command`]s.
 

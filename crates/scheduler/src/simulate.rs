@@ -1,4 +1,4 @@
-//! [`simulate`]: how long a program would take on a machine, who is busy and who waits for whom.
+//! [`simulate()`]: how long a program would take on a machine, who is busy and who waits for whom.
 //!
 //! A fluid model: every lane runs its commands in order; a command alone takes as long as its slowest part (arithmetic
 //! or memory); commands that run together and share the host's memory, a link or the files are slowed down alike, so
@@ -106,7 +106,7 @@ pub fn simulate<O: Command, T: Command>(
 /// The time from one end to the next when a program is repeated: boundaries let the next run start before the last ends.
 ///
 /// # Errors
-/// As [`simulate`].
+/// As [`simulate()`].
 pub fn steady_step_us<O: Command, T: Command>(
     program: &Program<O, T>,
     profile: &MachineProfile,
@@ -118,7 +118,7 @@ pub fn steady_step_us<O: Command, T: Command>(
 /// Simulates programs issued one after the other, so that each starts as soon as lanes and boundaries let it.
 ///
 /// # Errors
-/// As [`simulate`], or programs under different contracts.
+/// As [`simulate()`], or programs under different contracts.
 pub fn simulate_sequence<O: Command, T: Command>(
     programs: &[&Program<O, T>],
     profile: &MachineProfile,

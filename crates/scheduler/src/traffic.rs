@@ -1,4 +1,4 @@
-//! [`traffic`]: how many bytes a program moves over each link, counted from its commands.
+//! [`traffic()`]: how many bytes a program moves over each link, counted from its commands.
 
 use crate::{Cmd, Entry, LaneKind, Program, Space};
 use megatrain_base::{Command, Rank, fmt_bytes};

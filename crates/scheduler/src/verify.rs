@@ -1,4 +1,4 @@
-//! [`verify`]: proves a program free of races, whoever made it.
+//! [`verify()`]: proves a program free of races, whoever made it.
 //!
 //! It takes nothing from the builder but the interval map and the checks of single commands: it walks the program as it
 //! stands, follows records and waits, and holds every access against the last ones to the same bytes. No order is

@@ -20,9 +20,12 @@ fn without(program: &ToyProgram, index: usize) -> ToyProgram {
     less
 }
 
-/// Indices of each rank's collectives, by group and kind of lane.
-fn collectives(program: &ToyProgram) -> HashMap<(Arc<[Rank]>, LaneKind, Rank), Vec<usize>> {
-    let mut out: HashMap<_, Vec<usize>> = HashMap::new();
+/// A group, a kind of lane and a member.
+type Member = (Arc<[Rank]>, LaneKind, Rank);
+
+/// Indices of each member's collectives.
+fn collectives(program: &ToyProgram) -> HashMap<Member, Vec<usize>> {
+    let mut out: HashMap<Member, Vec<usize>> = HashMap::new();
     for (index, entry) in program.commands.iter().enumerate() {
         if let Cmd::Collective(c) = &entry.cmd {
             let lane = program.contract.lanes[entry.lane.0 as usize];
