@@ -4,7 +4,7 @@ mod common;
 
 use common::{BlockRun, f64s, flavours, peak_temp_bytes, reals, writes};
 use megatrain_base::{DType, RegionId, Tensor};
-use megatrain_layers::{Activations, Block, DenseBlock, Emitter, ModelConfig, Op, SavedSpec, TokenCtx};
+use megatrain_layers::{Activations, Emitter, ModelConfig, Op, Shape, TokenCtx, block_for};
 
 const DOCUMENTS: [usize; 3] = [3, 1, 2];
 
@@ -171,36 +171,43 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
     norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied())
 }
 
-/// A 7B block on 1024 tokens: nothing wide lives longer than it must. The backward pass at `Keep` needs no more than the
-/// gradients of q, k, v beside that of attention's output (4 T D in bf16, as wide as gate, up and the norm's output
-/// would be if they met), plus one f32 a token.
+/// The passes of a preset's block on 1024 tokens in bf16.
+fn emit(preset: &str, level: Activations) -> (Emitter, Emitter) {
+    let config = ModelConfig::preset(preset).unwrap();
+    let (block, tokens, dtype) = (block_for(&config), 1024, DType::Bf16);
+    let at = |region, dtype, shape: Shape| Tensor::new(RegionId(region), 0, dtype, shape);
+    let (positions, cu_seqlens) = (at(1, DType::I32, [tokens].into()), at(2, DType::I32, [2usize].into()));
+    let ctx = TokenCtx { tokens, positions, cu_seqlens, dtype };
+    let [x, y, d] = [3, 4, 5].map(|region| at(region, dtype, [tokens, config.hidden].into()));
+    let layout = block.layout(0);
+    let (w, g) = (common::place(&layout, 6, dtype), common::place(&layout, 7, DType::F32));
+    let specs = block.saved(level, tokens, dtype);
+    let saved: Vec<Tensor> = (100..).zip(&specs).map(|(region, s)| at(region, s.dtype, s.shape)).collect();
+    let (mut forward, mut backward) = (Emitter::new(1000), Emitter::new(1000));
+    block.forward(&mut forward, &ctx, &w, x, y, level, &saved);
+    block.backward(&mut backward, &ctx, &w, &g, false, x, d, level, &saved);
+    (forward, backward)
+}
+
+/// Nothing wide lives longer than it must. Widths are elements a token, in bf16.
 #[test]
 fn temporaries_die_early() {
-    let config = ModelConfig::preset("llama-2-7b").unwrap();
-    let (tokens, dtype) = (1024, DType::Bf16);
-    let block = DenseBlock::new(&config);
-    let at = |region, dtype, shape: megatrain_layers::Shape| Tensor::new(RegionId(region), 0, dtype, shape);
-    let place = |specs: &[SavedSpec]| -> Vec<Tensor> {
-        (100..).zip(specs).map(|(region, s)| at(region, s.dtype, s.shape)).collect()
-    };
-    let ctx = TokenCtx {
-        tokens,
-        positions: at(1, DType::I32, [tokens].into()),
-        cu_seqlens: at(2, DType::I32, [2usize].into()),
-        dtype,
-    };
-    let (x, d) = (at(3, dtype, [tokens, 4096].into()), at(4, dtype, [tokens, 4096].into()));
-    let layout = block.layout(0);
-    let (w, g) = (common::place(&layout, 5, dtype), common::place(&layout, 6, DType::F32));
-    let level = Activations::Keep;
-    let saved = place(&block.saved(level, tokens, dtype));
-    let mut e = Emitter::new(1000);
-    block.backward(&mut e, &ctx, &w, &g, false, x, d, level, &saved);
-    let peak = peak_temp_bytes(&e);
-    assert_eq!(peak, 4 * (tokens * 4096 * 2) as u64 + tokens as u64 * 4);
+    // Forward: the activation product beside the down projection's output. Backward: the gradients of attention's output
+    // and of q, k, v meet, with one f32 a token (2 widths) where the norm's output stands in for the former.
+    for (preset, forward_width, backward_width) in
+        [("llama-2-7b", 11008 + 4096, 4096 + 3 * 4096 + 2), ("qwen3-0.6b", 3072 + 1024, 2048 + 4096)]
+    {
+        let (forward, backward) = emit(preset, Activations::Keep);
+        assert_eq!(peak_temp_bytes(&forward), forward_width * 1024 * 2, "{preset} forward");
+        assert_eq!(peak_temp_bytes(&backward), backward_width * 1024 * 2, "{preset} backward");
+    }
+}
 
-    let mut e = Emitter::new(1000);
-    block.forward(&mut e, &ctx, &w, x, d, level, &saved);
-    // The activation product and the down projection's output.
-    assert_eq!(peak_temp_bytes(&e), (tokens * (11008 + 4096) * 2) as u64);
+#[test]
+fn recomputation_repeats_no_more_than_it_must() {
+    // Partial: gate_up's matmul. Recompute: also norm, qkv's matmul, rope, attention, output's matmul, add; Qwen3's head norms.
+    for (preset, keep, recompute) in [("llama-2-7b", 16, 16 + 7), ("qwen3-0.6b", 17, 17 + 8)] {
+        let ops = Activations::ALL.map(|level| emit(preset, level).1.ops.len());
+        assert_eq!(ops, [keep, keep + 1, recompute], "{preset}");
+    }
 }

@@ -45,8 +45,9 @@ impl<R: Real> Memory<R> {
         self.reals.get(&t.span.region).unwrap_or_else(|| panic!("{t} was never written"))[range(t)].to_vec()
     }
 
-    /// Runs ops in order. Reading what nobody wrote is an error.
+    /// Runs ops in order. Reading what nobody wrote is an error; temporaries of earlier runs are forgotten.
     pub fn run(&mut self, ops: &[Op]) {
+        self.reals.retain(|region, _| region.0 < TEMPS);
         for op in ops {
             let mut io = RefIo::new();
             for (t, _) in op.operands().iter().filter(|(_, access)| access.reads()) {
