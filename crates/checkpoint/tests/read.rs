@@ -40,7 +40,7 @@ fn every_float_type_is_read_exactly_into_both_forms() {
 
 #[test]
 fn split_masters_keep_what_bf16_would_lose() {
-    let values = [1.0 + 1.0 / 1024.0, -2.718_3, 1e-30];
+    let values = [1.0 + 1.0 / 1024.0, -2.345_678_9, 1e-30];
     let half = [1.0 + 1.0 / 1024.0, -0.333_251_95, 5.9604645e-8];
     with_model(
         &[raw("f32", "F32", &[3], &values), raw("f16", "F16", &[3], &half), raw("bf16", "BF16", &[3], &values)],
