@@ -352,15 +352,13 @@ pub enum VerifyError {
         /// Second use.
         second: Box<Place>,
     },
-    /// One rank issues the collectives of a group on two lanes of one kind.
-    #[error(
-        "{first} and {second} are collectives of one group and rank on two lanes of the same kind, so their order is open"
-    )]
+    /// A collective on a lane whose rank has another lane of that kind: their order would be open.
+    #[error("{place} is a collective, but rank {} has a second {} lane; collectives need the only one", .lane.rank, .lane.kind)]
     CollectiveLanes {
-        /// On one lane.
-        first: Box<Place>,
-        /// On the other.
-        second: Box<Place>,
+        /// The command.
+        place: Box<Place>,
+        /// What both lanes are.
+        lane: Lane,
     },
     /// Collectives and waits hold one another up.
     #[error(

@@ -1,6 +1,7 @@
 //! Collectives: the same order on every rank of a group, and no lane that waits for ever.
 //!
-//! The collectives of one group on lanes of one kind share a communicator. A member's command completes only when all
+//! The collectives of one group on lanes of one kind share a communicator, and a rank has one lane of that kind: so
+//! lane order is the communicator's order, in one program and from program to program. A member's command completes only when all
 //! members have started theirs, so collectives and waits together can hold one another up; without collectives they
 //! cannot, because waits point back in program order.
 
@@ -80,13 +81,10 @@ fn collect<O: Command, T: Command>(program: &Program<O, T>) -> Result<Groups<'_>
         if let Some(first) = tags.insert((group, lane.rank, collective.tag), index) {
             return Err(VerifyError::TagTwice { tag: collective.tag, first: at(first), second: at(index) });
         }
-        let turns = groups[group].1.entry(lane.rank).or_default();
-        if let Some(last) = turns.last()
-            && program.commands[last.index].lane != entry.lane
-        {
-            return Err(VerifyError::CollectiveLanes { first: at(last.index), second: at(index) });
+        if program.contract.lanes.iter().filter(|other| **other == lane).count() > 1 {
+            return Err(VerifyError::CollectiveLanes { place: at(index), lane });
         }
-        turns.push(Turn { index, collective });
+        groups[group].1.entry(lane.rank).or_default().push(Turn { index, collective });
     }
     Ok(groups)
 }

@@ -352,4 +352,14 @@ fn collectives_without_partner_order_or_hope_are_refused() {
         let refused = verify(&program).unwrap_err().to_string();
         assert!(refused.starts_with(expected), "{refused}\n{expected}");
     }
+    let mut contract = contract();
+    contract.lane(r0, LaneKind::Compute);
+    let mut builder: Builder<Toy, Toy> = Builder::new("test", Arc::new(contract));
+    builder.collective(COMPUTE, collective(&[r0], 1, a));
+    let refused = verify(&builder.finish().unwrap()).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "command 1 `all_reduce` (Input, lane 0.0/compute) is a collective, but rank 0.0 has a second compute lane; \
+         collectives need the only one"
+    );
 }
