@@ -2,7 +2,7 @@
 
 use crate::options::{Device, Dtype, TrainOptions};
 use crate::setup::{self, Source, StepShape};
-use crate::{demo, generate, train};
+use crate::{bench, demo, generate, simulation, train};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use std::io::Write;
@@ -24,6 +24,8 @@ enum Command {
     Generate(GenerateCommand),
     /// Show what a training run would allocate, and how long a step would take.
     Plan(PlanCommand),
+    /// Time whole training steps on this machine's processor.
+    Bench(bench::BenchOptions),
 }
 
 #[derive(Args)]
@@ -42,6 +44,9 @@ struct PlanCommand {
     /// List every region.
     #[arg(long)]
     verbose: bool,
+    /// JSON file with the figures of another machine to simulate [default: this one, measured].
+    #[arg(long, value_name = "FILE.json")]
+    profile: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -108,6 +113,7 @@ pub fn run(cli: Cli) -> Result<()> {
         }
         Command::Generate(command) => run_generate(&command),
         Command::Plan(command) => run_plan(&command),
+        Command::Bench(options) => bench::run(&options),
     }
 }
 
@@ -123,8 +129,7 @@ fn run_generate(command: &GenerateCommand) -> Result<()> {
         .with_context(|| format!("{} has no tokenizer.json to read the prompt with", command.model.display()))?;
     let prompt = tokenizer.encode(&command.prompt)?;
     let dtype = setup::dtype(command.dtype);
-    let mut generator =
-        generate::Generator::new(&source, prompt.len() + command.max_tokens, dtype, command.threads)?;
+    let mut generator = generate::Generator::new(&source, prompt.len() + command.max_tokens, dtype, command.threads)?;
     let sampling = generate::Sampling { temperature: command.temperature, seed: command.seed };
     print!("{}", command.prompt);
     let mut ids: Vec<i32> = Vec::new();
@@ -151,8 +156,11 @@ fn run_plan(command: &PlanCommand) -> Result<()> {
     let shape = StepShape::new(&options, &source.model.config)?;
     let plan = setup::plan(&source.model, setup::settings(&options, &source.model, shape)?)?;
     println!("{}", setup::print_plan(&plan, command.verbose));
+    let profile = match &command.profile {
+        Some(path) => simulation::read_profile(path)?,
+        None => simulation::measure(options.threads.unwrap_or(0), plan.settings.dtype)?,
+    };
     let program = plan.train(shape.micro_batches())?;
-    println!("{}", crate::simulation::describe(&program, &plan)?);
+    println!("{}", simulation::describe(&program, &plan, &profile)?);
     Ok(())
 }
-

@@ -7,7 +7,7 @@
 use crate::generate::{Generator, Sampling};
 use crate::options::TrainOptions;
 use crate::setup::{self, Source};
-use crate::train;
+use crate::train::{self, DataKind};
 use anyhow::Result;
 use megatrain_data::{ByteTokenizer, Document, Documents, IGNORE, Random, TextTokenizer};
 use std::collections::HashSet;
@@ -49,14 +49,15 @@ pub fn run(options: &TrainOptions) -> Result<()> {
     options.lr.get_or_insert(3e-3);
     options.beta2.get_or_insert(0.98);
     let source = Source::preset(PRESET)?;
-    let summary = train::train_on(&options, &source, documents(&training)?, true)?;
+    let summary = train::train_on(&options, &source, documents(&training)?, DataKind::Demonstration)?;
 
     let exported = Source::open(&summary.model_dir)?;
     let answers = answer(&exported, &options, &held_out)?;
     let right = answers.iter().zip(&held_out).filter(|(answer, problem)| **answer == problem.answer).count();
     println!("\nheld-out problems, answered by the model in {}:", summary.model_dir.display());
     for (given, problem) in answers.iter().zip(&held_out).take(9) {
-        let verdict = if *given == problem.answer { "right".into() } else { format!("wrong, it is {}", problem.answer) };
+        let verdict =
+            if *given == problem.answer { "right".into() } else { format!("wrong, it is {}", problem.answer) };
         println!("  {}{given}   ({verdict})", problem.question);
     }
     println!(

@@ -2,6 +2,7 @@
 //!
 //! It wires the other crates together and decides no order: what runs when is the planner's program.
 
+pub mod bench;
 pub mod cli;
 pub mod demo;
 pub mod generate;

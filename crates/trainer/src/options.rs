@@ -392,7 +392,8 @@ impl TrainOptions {
     /// # Errors
     /// Unknown keys with the nearest known one, wrong types with their line.
     pub fn read_toml(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("reading the configuration {}", path.display()))?;
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("reading the configuration {}", path.display()))?;
         Self::parse_toml(&text).with_context(|| format!("in the configuration {}", path.display()))
     }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(4));
     bar.set_style(
-        ProgressStyle::with_template("{msg} [{bar:30}] {percent}% {eta}").expect("a constant template").progress_chars("=> "),
+        ProgressStyle::with_template("{msg} [{bar:30}] {percent}% {eta}")
+            .expect("a constant template")
+            .progress_chars("=> "),
     );
     bar.set_message(what);
     bar.enable_steady_tick(Duration::from_millis(500));

@@ -3,7 +3,7 @@
 use crate::tasks::{StepResult, StepTasks};
 use anyhow::{Context, Result};
 use megatrain_arena::{Arena, CommitOptions, Kind, Limits};
-use megatrain_base::{Access, Operands, Span, fmt_bytes};
+use megatrain_base::{Access, Operands, Span};
 use megatrain_cpu::{CpuExecutor, ExecutorOptions, RegionMemory, RunReport, Ticket};
 use megatrain_planner::{HostTask, Plan, Program, Purpose};
 use std::sync::Arc;
@@ -13,6 +13,10 @@ pub struct Memory {
     plan: Arc<Plan>,
     arena: Arena,
 }
+
+/// What the process takes beside the plan's regions: code, tokenizer, threads' stacks, kernels' scratch. The data set
+/// comes on top.
+const PROCESS_BYTES: u64 = 64 << 20;
 
 /// The arena's plan for a planner's regions.
 pub fn arena_plan(plan: &Plan) -> megatrain_arena::Plan {
@@ -28,6 +32,7 @@ pub fn arena_plan(plan: &Plan) -> megatrain_arena::Plan {
         };
         arena.reserve(&region.name, kind, region.len_bytes);
     }
+    arena.allow_for("program, tokenizer, kernel scratch", PROCESS_BYTES);
     arena
 }
 
@@ -39,11 +44,14 @@ impl Memory {
     pub fn commit(plan: Arc<Plan>, threads: usize) -> Result<Memory> {
         let arena = arena_plan(&plan);
         arena.check(&Limits::read()?)?;
-        let progress = |p: megatrain_arena::Progress| {
-            eprintln!("preparing memory: {} of {}", fmt_bytes(p.done_bytes), fmt_bytes(p.total_bytes));
-        };
-        let options = CommitOptions { threads, check: false, progress: Some(Box::new(progress)), ..CommitOptions::default() };
+        let total: u64 = arena.regions().iter().map(|r| r.bytes).sum();
+        let bar = crate::progress::bar(total, "preparing memory");
+        let shown = bar.clone();
+        let progress = move |p: megatrain_arena::Progress| shown.set_position(p.done_bytes);
+        let options =
+            CommitOptions { threads, check: false, progress: Some(Box::new(progress)), ..CommitOptions::default() };
         let arena = arena.commit(&options).context("allocating the plan's memory")?;
+        bar.finish_and_clear();
         Ok(Memory { plan, arena })
     }
 
@@ -141,4 +149,3 @@ impl Session {
         self.issue(program, tasks)?.wait()
     }
 }
-

@@ -96,11 +96,10 @@ impl StepTasks {
         let HostTask::LoadInputs { micro, tokens, targets, positions, cu_seqlens, inv_targets } = task else {
             unreachable!("dispatched on the task's kind")
         };
-        let batch = self
-            .micros
-            .get(*micro as usize)
-            .filter(|b| b.tokens.len() == tokens.elems())
-            .ok_or_else(|| TaskError(format!("the step has no micro-batch {micro} of {} tokens", tokens.elems())))?;
+        let batch =
+            self.micros.get(*micro as usize).filter(|b| b.tokens.len() == tokens.elems()).ok_or_else(|| {
+                TaskError(format!("the step has no micro-batch {micro} of {} tokens", tokens.elems()))
+            })?;
         operands.write::<i32>(tokens).copy_from_slice(&batch.tokens);
         operands.write::<i32>(targets).copy_from_slice(&batch.targets);
         operands.write::<i32>(positions).copy_from_slice(&batch.positions);
@@ -109,7 +108,13 @@ impl StepTasks {
         Ok(())
     }
 
-    fn square_sum(&self, unit: UnitId, gradient: &Tensor, part: &Tensor, operands: &Operands<'_>) -> Result<SquareSum, TaskError> {
+    fn square_sum(
+        &self,
+        unit: UnitId,
+        gradient: &Tensor,
+        part: &Tensor,
+        operands: &Operands<'_>,
+    ) -> Result<SquareSum, TaskError> {
         let sum = SquareSum::of_slab(self.layout(unit), grad(gradient, operands)).map_err(failed)?;
         operands.write::<f64>(part).copy_from_slice(&[sum.sum, sum.nonfinite as f64]);
         self.with_result(|r| r.parts[unit.0 as usize] = sum);
@@ -156,9 +161,8 @@ impl StepTasks {
                 )));
             }
         }
-        let scalars = self
-            .with_result(|r| r.scalars)
-            .ok_or_else(|| TaskError("an update ran before its verdict".into()))?;
+        let scalars =
+            self.with_result(|r| r.scalars).ok_or_else(|| TaskError("an update ran before its verdict".into()))?;
         let weights = match weights.dtype {
             DType::F32 => Weights::F32(operands.write(weights)),
             _ => Weights::Split { hi: split_hi(operands.write::<bf16>(weights)), lo: operands.write(low) },
@@ -209,7 +213,9 @@ impl HostTasks<HostTask> for StepTasks {
                     _ => scatter::<bf16>(ids, operands.read(rows), table, *first),
                 }
             }
-            HostTask::SquareSum { unit, gradient, part } => self.square_sum(*unit, gradient, part, operands).map(|_| ()),
+            HostTask::SquareSum { unit, gradient, part } => {
+                self.square_sum(*unit, gradient, part, operands).map(|_| ())
+            }
             HostTask::Verdict { parts, verdict } => {
                 let parts = operands.read::<f64>(parts).chunks_exact(2);
                 let total = SquareSum::total(parts.map(|p| SquareSum { sum: p[0], nonfinite: p[1] as u64 }));

@@ -8,6 +8,7 @@ use crate::tasks::{OptimStep, StepTasks};
 use crate::{interrupt, weights};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use megatrain_base::fmt_bytes;
 use megatrain_cpu::RunReport;
 use megatrain_data::{Batches, Documents, PackOptions, Packer, ReadOptions, StepBatch};
 use megatrain_optim::{AdamW, LrSchedule, ScheduleKind, ScheduleOptions, Verdict};
@@ -15,8 +16,8 @@ use megatrain_planner::{Model, Program};
 use std::collections::{HashMap, VecDeque};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// Steps in flight at once: while one is updated the next is staged and begins its forward pass.
@@ -51,7 +52,7 @@ pub struct Summary {
 pub fn train(options: &TrainOptions) -> Result<Summary> {
     let source = Source::from_options(options)?;
     let documents = read_data(options, &source)?;
-    train_on(options, &source, documents, false)
+    train_on(options, &source, documents, DataKind::Files)
 }
 
 /// The documents the options name.
@@ -73,11 +74,22 @@ fn read_data(options: &TrainOptions, source: &Source) -> Result<Documents> {
     Ok(documents)
 }
 
-/// Trains on these documents. With `pack_lines`, pre-tokenized ones may share a sequence.
+/// Where documents come from, and with it what is done with them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DataKind {
+    /// Files: a pre-tokenized line is a sequence of its own.
+    Files,
+    /// Made by the demonstration: short ones share a sequence.
+    Demonstration,
+    /// Made by a benchmark: as files, and no model is saved.
+    Benchmark,
+}
+
+/// Trains on these documents.
 ///
 /// # Errors
 /// As [`train`].
-pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, pack_lines: bool) -> Result<Summary> {
+pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, kind: DataKind) -> Result<Summary> {
     setup::check_device(options.device.unwrap_or(crate::options::Device::Auto))?;
     let shape = StepShape::new(options, &source.model.config)?;
     let (max_norm, _) = setup::clip_and_policy(options)?;
@@ -90,7 +102,10 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, p
         }
     };
     let pack = |documents: Arc<Documents>, shuffle: bool| {
-        Packer::new(documents, PackOptions { seq_len: shape.seq_len, seed, shuffle, pack_lines })
+        Packer::new(
+            documents,
+            PackOptions { seq_len: shape.seq_len, seed, shuffle, pack_lines: kind == DataKind::Demonstration },
+        )
     };
     let packer = pack(Arc::new(documents), !options.no_shuffle.unwrap_or(false))?;
     let mut batches = Batches::new(packer, shape.batch_size)?;
@@ -137,6 +152,10 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, p
         summary.held_out = Some((before, after));
     }
 
+    eprintln!("memory   {}", memory_use(&session));
+    if kind == DataKind::Benchmark {
+        return Ok(summary);
+    }
     summary.model_dir = out.join("model");
     weights::export(
         &session,
@@ -148,6 +167,23 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, p
     )?;
     eprintln!("model    saved to {}", summary.model_dir.display());
     Ok(summary)
+}
+
+/// The process's largest resident set beside the plan.
+fn memory_use(session: &Session) -> String {
+    let planned: u64 = session.plan().regions().iter().map(|r| r.len_bytes).sum();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak_kib =
+        status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
+    match peak_kib {
+        Some(kib) => format!(
+            "{} resident at the most, {} planned ({:+.1}%)",
+            fmt_bytes(kib << 10),
+            fmt_bytes(planned),
+            100.0 * ((kib << 10) as f64 / planned as f64 - 1.0)
+        ),
+        None => format!("{} planned", fmt_bytes(planned)),
+    }
 }
 
 fn schedule(options: &TrainOptions, steps: u64) -> Result<LrSchedule> {

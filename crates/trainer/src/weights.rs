@@ -66,7 +66,11 @@ struct Filler<'a> {
 
 impl Filler<'_> {
     /// Hands the memory out as f32 masters, or as halves.
-    fn fill(self, f32: impl FnOnce(&mut [f32]) -> Result<()>, split: impl FnOnce(&mut [u16], &mut [u16]) -> Result<()>) -> Result<()> {
+    fn fill(
+        self,
+        f32: impl FnOnce(&mut [f32]) -> Result<()>,
+        split: impl FnOnce(&mut [u16], &mut [u16]) -> Result<()>,
+    ) -> Result<()> {
         use half::slice::HalfFloatSliceExt;
         if self.weight.dtype == DType::F32 {
             return f32(self.operands.write(&self.weight));
