@@ -207,7 +207,7 @@ impl fmt::Display for Plan {
             self.model.config.model_type,
             self.model.blocks(),
             self.model.params(),
-            self.model.units.iter().filter(|u| u.layout.params() > 0 || u.kind == UnitKind::Head).count(),
+            self.model.units.len(),
             s.dtype
         )?;
         writeln!(
