@@ -4,8 +4,7 @@
 //! whatever may not overlap, so contention is a race in the program, and both commands are named. This is also what makes
 //! the executor sound whatever program it is given: a conflicting command is refused, not run.
 
-use crate::Reason;
-use crate::error::Place;
+use crate::error::{Place, Race};
 use megatrain_base::{Access, Span};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,17 +34,14 @@ pub(crate) struct Claims(Mutex<Table>);
 
 impl Claims {
     /// Claims all spans or none.
-    pub(crate) fn take(&self, spans: &[(Span, Access)], holder: impl FnOnce() -> Holder) -> Result<Held<'_>, Reason> {
+    pub(crate) fn take(&self, spans: &[(Span, Access)], holder: impl FnOnce() -> Holder) -> Result<Held<'_>, Race> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for claim in &table.held {
             for (theirs, their_access) in &claim.spans {
                 if let Some((ours, _)) = spans.iter().find(|(s, a)| a.conflicts(*their_access) && s.overlaps(theirs)) {
-                    return Err(Reason::Race {
-                        span: *ours,
-                        other_program: claim.holder.program.clone(),
-                        other: claim.holder.place.clone(),
-                        other_span: *theirs,
-                    });
+                    let Holder { program, place } = claim.holder.clone();
+                    let (span, other_span) = (*ours, *theirs);
+                    return Err(Race { span, other_program: program, other: place, other_span });
                 }
             }
         }
@@ -87,8 +83,8 @@ mod tests {
         let at = |offset, len, access| vec![(Span::new(RegionId(0), offset, len), access)];
         let first = claims.take(&at(0, 10, Access::Read), holder("first")).unwrap();
         let second = claims.take(&at(5, 10, Access::Read), holder("second")).unwrap();
-        let race = claims.take(&at(12, 1, Access::Write), holder("third")).unwrap_err().to_string();
-        assert!(race.contains("r0[12..13]") && race.contains("`second` (Input) on lane 3 (0.0/update)"), "{race}");
+        let race = claims.take(&at(12, 1, Access::Write), holder("third")).unwrap_err();
+        assert_eq!((race.span.to_string(), race.other.name), ("r0[12..13]".into(), "second"));
         drop(second);
         let third = claims.take(&at(12, 1, Access::Update), holder("third")).unwrap();
         assert!(claims.take(&at(12, 1, Access::Read), holder("fourth")).is_err());

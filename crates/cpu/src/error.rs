@@ -33,16 +33,20 @@ pub enum Reason {
     /// The kernel or host task panicked with this message.
     Panic(String),
     /// Another command held bytes that this one needs, and one of the two writes them: the program lacks a wait.
-    Race {
-        /// Bytes that this command declares.
-        span: Span,
-        /// The program of the other command.
-        other_program: Arc<str>,
-        /// The other command.
-        other: Place,
-        /// What the other command holds.
-        other_span: Span,
-    },
+    Race(Box<Race>),
+}
+
+/// Two commands that no event orders, on the same bytes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Race {
+    /// Bytes that the refused command declares.
+    pub span: Span,
+    /// The program of the other command.
+    pub other_program: Arc<str>,
+    /// The other command.
+    pub other: Place,
+    /// What the other command holds.
+    pub other_span: Span,
 }
 
 impl fmt::Display for Reason {
@@ -50,11 +54,14 @@ impl fmt::Display for Reason {
         match self {
             Reason::Task(text) => write!(f, "failed: {text}"),
             Reason::Panic(text) => write!(f, "panicked: {text}"),
-            Reason::Race { span, other_program, other, other_span } => write!(
-                f,
-                "races for {span} with {other} of program `{other_program}`, which holds {other_span}: \
-                 no event orders the two"
-            ),
+            Reason::Race(race) => {
+                let Race { span, other_program, other, other_span } = &**race;
+                write!(
+                    f,
+                    "races for {span} with {other} of program `{other_program}`, which holds {other_span}: \
+                     no event orders the two"
+                )
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::memory::Memory;
 use crate::{ExecError, Reason};
 use megatrain_base::{Access, Command, Span};
 use megatrain_ops::Op;
-use megatrain_scheduler::{Cmd, Collective, Contract, Entry, EventId, LaneId, Program};
+use megatrain_scheduler::{Cmd, Collective, Contract, Entry, LaneId, Program};
 use std::sync::Arc;
 
 /// What a lane does at one command.

@@ -50,7 +50,7 @@ impl<T: Command> Job<T> {
     fn try_execute(&self, entry: &Entry<Op, T>, place: &dyn Fn() -> Place) -> Result<(), Reason> {
         let spans = accesses(&entry.cmd);
         let holder = || Holder { program: self.state.program.clone(), place: place() };
-        let _held = self.shared.claims.take(&spans, holder)?;
+        let _held = self.shared.claims.take(&spans, holder).map_err(|race| Reason::Race(Box::new(race)))?;
         if let Some(delay) = &self.shared.delay {
             std::thread::sleep(delay.of(entry.lane));
         }

@@ -19,7 +19,7 @@ mod shuffle;
 mod threads;
 mod ticket;
 
-pub use error::{ExecError, Place, Reason};
+pub use error::{ExecError, Place, Race, Reason};
 pub use executor::CpuExecutor;
 pub use memory::RegionMemory;
 pub use options::{Delay, ExecutorOptions, Mode};

@@ -64,8 +64,8 @@ fn threads_report_a_race_with_both_commands_and_run_neither_on_the_others_bytes(
     let intruder = executor.run(Arc::new(intruder), tasks.clone()).unwrap();
     let error = intruder.wait().unwrap_err();
     tasks.gate.open();
-    let ExecError::Failed { reason: Reason::Race { other, .. }, place, .. } = &error else { panic!("{error}") };
-    assert_eq!((place.name, other.name), ("open", "hold"));
+    let ExecError::Failed { reason: Reason::Race(race), place, .. } = &error else { panic!("{error}") };
+    assert_eq!((place.name, race.other.name), ("open", "hold"));
     let text = error.to_string();
     for part in ["program `intruder`", "`open`", "(0.0/data)", "races for r0[768..832]", "`hold`", "`holder`"] {
         assert!(text.contains(part), "{part} in: {text}");

@@ -48,7 +48,8 @@ fn bad_programs_are_refused_by_command() {
         let text = error.to_string();
         assert!(text.starts_with("program `bad` refused: ") && text.contains(expected), "{expected} in: {text}");
     }
-    let other = Program { contract: Arc::new(Contract::default()), commands: vec![], ..(*tiny.program(Kind::Train)).clone() };
+    let other =
+        Program { contract: Arc::new(Contract::default()), commands: vec![], ..(*tiny.program(Kind::Train)).clone() };
     let error = executor.run(Arc::new(other), Arc::new(Tasks::default())).unwrap_err();
     assert!(error.to_string().contains("made for another contract"), "{error}");
 

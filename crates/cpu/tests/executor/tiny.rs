@@ -6,9 +6,7 @@
 use megatrain_base::{Access, Command, DType, Operands, Rank, RegionId, Span, Tensor, UnitId, Work};
 use megatrain_cpu::{CpuExecutor, ExecutorOptions, RegionMemory, Ticket};
 use megatrain_ops::{Add, Matmul, Op};
-use megatrain_scheduler::{
-    Builder, Contract, HostTasks, Label, LaneId, LaneKind, Phase, Program, Space, TaskError,
-};
+use megatrain_scheduler::{Builder, Contract, HostTasks, Label, LaneId, LaneKind, Phase, Program, Space, TaskError};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -320,11 +318,7 @@ impl Tiny {
     }
 
     /// Runs the programs and returns the bits, or the first error's text.
-    pub fn outcome(
-        &self,
-        programs: &[Arc<Program<Op, Task>>],
-        options: ExecutorOptions,
-    ) -> Result<Vec<u32>, String> {
+    pub fn outcome(&self, programs: &[Arc<Program<Op, Task>>], options: ExecutorOptions) -> Result<Vec<u32>, String> {
         let executor = self.executor(options);
         for (program, step) in programs.iter().zip(0..) {
             let tasks = Arc::new(Tasks { step, ..Tasks::default() });
