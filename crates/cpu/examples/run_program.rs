@@ -58,7 +58,7 @@ impl HostTasks<Task> for Step {
             Task::Batch { x, minus_t } => {
                 let (x, minus_t) = (operands.write::<f32>(x), operands.write::<f32>(minus_t));
                 for (i, x) in x.iter_mut().enumerate() {
-                    *x = ((self.number * 64 + i) as f32 * 0.7).sin();
+                    *x = (((self.number * 64 + i) as f32).powi(2) * 0.7).sin();
                 }
                 for (i, t) in minus_t.iter_mut().enumerate() {
                     let row = &x[i / 2 * 4..][..4];

@@ -142,7 +142,7 @@ fn poison_shows_a_task_that_does_not_write_what_it_declares() {
 }
 
 #[test]
-fn waiting_is_not_spinning_on_a_lost_event() {
+fn two_hundred_programs_in_flight_lose_no_wake_up() {
     // A long chain over all lanes, many times: a lost wake-up would hang here.
     let tiny = Tiny::new();
     let executor = tiny.executor(ExecutorOptions { threads: 2, ..Default::default() });
