@@ -87,7 +87,8 @@ fn step() -> Result<(Arc<Contract>, Program<Op, Task>, Tensor), Box<dyn Error>> 
     let staging = contract.region("staging", Space::Host, 4 * 256, false);
     let heap = contract.region("heap", Space::Device(rank), 6 * 256, false);
 
-    let tensor = |region, place: u64, rows: usize, cols: usize| Tensor::new(region, place * 256, DType::F32, [rows, cols]);
+    let tensor =
+        |region, place: u64, rows: usize, cols: usize| Tensor::new(region, place * 256, DType::F32, [rows, cols]);
     let weight = tensor(weights, 0, 4, 2);
     let [x, minus_t, delta, grad] = [(0, ROWS, 4), (1, ROWS, 2), (2, ROWS, 2), (3, 4, 2)]
         .map(|(place, rows, cols)| tensor(staging, place, rows, cols));
