@@ -1,8 +1,8 @@
 //! The `megatrain` command line.
 
-use crate::options::{Device, Dtype, TrainOptions};
+use crate::options::{Device, Dtype, TrainOptions, whole};
 use crate::setup::{self, Source, StepShape};
-use crate::{bench, demo, generate, simulation, train};
+use crate::{bench, check, demo, generate, session, simulation, train};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use std::io::Write;
@@ -58,13 +58,13 @@ struct GenerateCommand {
     #[arg(long, value_name = "TEXT")]
     prompt: String,
     /// Tokens to add at most.
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole::<usize>, allow_negative_numbers = true)]
     max_tokens: usize,
     /// 0 takes the likeliest token every time.
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f64,
     /// Seed of the sampling.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<u64>, allow_negative_numbers = true)]
     seed: u64,
     /// Numbers to compute with [default: bf16 where the processor multiplies it, else f32].
     #[arg(long, value_name = "f32|bf16")]
@@ -73,7 +73,7 @@ struct GenerateCommand {
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Device,
     /// Threads to compute with; 0 for all.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<usize>, allow_negative_numbers = true)]
     threads: usize,
 }
 
@@ -119,6 +119,7 @@ pub fn run(cli: Cli) -> Result<()> {
 
 fn run_generate(command: &GenerateCommand) -> Result<()> {
     setup::check_device(command.device)?;
+    check::threads(command.threads)?;
     if !(command.temperature.is_finite() && command.temperature >= 0.0) {
         bail!("--temperature {} is not a number from 0 on", command.temperature);
     }
@@ -128,8 +129,12 @@ fn run_generate(command: &GenerateCommand) -> Result<()> {
         .as_deref()
         .with_context(|| format!("{} has no tokenizer.json to read the prompt with", command.model.display()))?;
     let prompt = tokenizer.encode(&command.prompt)?;
+    if prompt.is_empty() {
+        bail!("the prompt has no tokens; give --prompt some text");
+    }
     let dtype = setup::dtype(command.dtype);
-    let mut generator = generate::Generator::new(&source, prompt.len() + command.max_tokens, dtype, command.threads)?;
+    let mut generator =
+        generate::Generator::new(&source, prompt.len().saturating_add(command.max_tokens), dtype, command.threads)?;
     let sampling = generate::Sampling { temperature: command.temperature, seed: command.seed };
     print!("{}", command.prompt);
     let mut ids: Vec<i32> = Vec::new();
@@ -152,10 +157,14 @@ fn run_generate(command: &GenerateCommand) -> Result<()> {
 
 fn run_plan(command: &PlanCommand) -> Result<()> {
     let options = command.train.options()?;
+    check::options(&options)?;
     let source = Source::from_options(&options)?;
     let shape = StepShape::new(&options, &source.model.config)?;
     let plan = setup::plan(&source.model, setup::settings(&options, &source.model, shape)?)?;
     println!("{}", setup::print_plan(&plan, command.verbose));
+    if let Err(refusal) = session::fits(&plan) {
+        println!("{refusal}");
+    }
     let profile = match &command.profile {
         Some(path) => simulation::read_profile(path)?,
         None => simulation::measure(options.threads.unwrap_or(0), plan.settings.dtype)?,

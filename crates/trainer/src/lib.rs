@@ -3,6 +3,7 @@
 //! It wires the other crates together and decides no order: what runs when is the planner's program.
 
 pub mod bench;
+pub mod check;
 pub mod cli;
 pub mod demo;
 pub mod generate;

@@ -42,6 +42,11 @@ pub struct StepResult {
 }
 
 impl StepResult {
+    /// A step that computed nothing, since nothing in it is a target.
+    pub fn without_targets() -> Self {
+        StepResult { verdict: Some(Verdict::Skip(SkipReason::NoTargets)), ..StepResult::default() }
+    }
+
     /// Sum of all losses, micro-batches in order.
     pub fn loss_sum(&self) -> f64 {
         self.loss_sums.iter().sum()
