@@ -196,7 +196,9 @@ impl HostTasks<HostTask> for StepTasks {
             }
             HostTask::LossVerdict { sums, verdict } => {
                 let total: f64 = operands.read::<f64>(sums).iter().sum();
-                let decision = if total.is_finite() {
+                let decision = if self.targets == 0 {
+                    Verdict::Skip(SkipReason::NoTargets)
+                } else if total.is_finite() {
                     Verdict::Apply { scale: 1.0, norm: f64::NAN }
                 } else {
                     Verdict::Skip(SkipReason::NonFiniteGradient { count: 0, norm: total })
