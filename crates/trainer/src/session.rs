@@ -18,6 +18,11 @@ pub struct Memory {
 /// comes on top.
 const PROCESS_BYTES: u64 = 64 << 20;
 
+/// Bytes that a run of the plan takes in all, the data set apart.
+pub fn planned_bytes(plan: &Plan) -> u64 {
+    plan.regions().iter().map(|r| r.len_bytes).sum::<u64>() + PROCESS_BYTES
+}
+
 /// The arena's plan for a planner's regions.
 pub fn arena_plan(plan: &Plan) -> megatrain_arena::Plan {
     let mut arena = megatrain_arena::Plan::new();

@@ -128,6 +128,7 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
     let trace = options.trace.as_deref().map(TraceFile::create).transpose()?;
     let plan = setup::plan(&source.model, setup::settings(options, &source.model, shape)?)?;
     eprintln!("{}", setup::print_plan(&plan, false));
+    reset_memory_use();
     let memory = setup::load(source, plan, options.threads.unwrap_or(0), seed)?;
     let session = memory.start(setup::executor(options))?;
 
@@ -175,9 +176,15 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
     Ok(summary)
 }
 
+/// Forgets the largest resident set of earlier runs in this process. Where the system cannot, the figure printed later
+/// includes them.
+fn reset_memory_use() {
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
 /// The process's largest resident set beside the plan.
 fn memory_use(session: &Session) -> String {
-    let planned: u64 = session.plan().regions().iter().map(|r| r.len_bytes).sum();
+    let planned = crate::session::planned_bytes(session.plan());
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak_kib =
         status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
