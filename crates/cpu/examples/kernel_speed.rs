@@ -39,7 +39,7 @@ impl Bench {
                     DType::F32 => ((i * 7919 % 1000) as f32 * 1e-3 - 0.5).to_bits(),
                     DType::I32 => ints[i % ints.len()] as u32,
                     // Two bf16 between 0.25 and 1, one of them negative.
-                    _ => 0x3e80_be80 | (i as u32 * 7919 & 0x7f) << 16 | (i as u32 * 104_729 & 0x7f),
+                    _ => 0x3e80_be80 | (((i as u32 * 7919) & 0x7f) << 16) | ((i as u32 * 104_729) & 0x7f),
                 };
                 (0..words).map(fill).collect()
             })
@@ -69,7 +69,8 @@ impl Bench {
             accumulate: transpose.0,
         };
         let rate = 2.0 * (m * n * k) as f64 / self.time(op, &[0]) / 1e9;
-        let share = if peak > 0.0 { format!("  {:3.0}% of the large product", 100.0 * rate / peak) } else { String::new() };
+        let share =
+            if peak > 0.0 { format!("  {:3.0}% of the large product", 100.0 * rate / peak) } else { String::new() };
         println!("  {label:34} {m:>6} x {n:>6} x {k:>6} {rate:8.0} GFLOP/s{share}");
         rate
     }
@@ -160,8 +161,15 @@ fn others(dtype: DType, copy: f64) {
     b.bytes("swiglu_backward", SwiGluBackward { dout: out, gate_up }, &[0], copy);
     let positions: Vec<i32> = (0..256).collect();
     let rope = RopeParams { theta: 1e5, scaling: RopeScaling::Default };
-    let op =
-        Rope { qkv: wide(b), positions: b.tensor(DType::I32, [TOKENS]), heads, kv_heads, head_dim, rope, inverse: false };
+    let op = Rope {
+        qkv: wide(b),
+        positions: b.tensor(DType::I32, [TOKENS]),
+        heads,
+        kv_heads,
+        head_dim,
+        rope,
+        inverse: false,
+    };
     b.bytes("rope", op, &positions, copy);
     b.bytes("add", Add { a: hidden(b), b: hidden(b), out: hidden(b) }, &[0], copy);
     let op = GatherRows { x: b.tensor(dtype, [VOCAB, HIDDEN]), index: b.tensor(DType::I32, [TOKENS]), y: hidden(b) };

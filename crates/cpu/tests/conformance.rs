@@ -142,7 +142,8 @@ impl Product {
         let mut memory: Vec<Vec<u32>> =
             operands.iter().zip(&self.buffers).map(|((t, _), x)| stored(x, t.dtype)).collect();
         pool(threads).install(|| {
-            let spans = operands.iter().zip(&mut memory).map(|((t, access), m)| (t.span, *access, m.as_mut_ptr().cast()));
+            let spans =
+                operands.iter().zip(&mut memory).map(|((t, access), m)| (t.span, *access, m.as_mut_ptr().cast()));
             // SAFETY: each operand has a buffer of its own with room for its span, untouched by others meanwhile.
             let operands = unsafe { Operands::new(spans) };
             kernels::run(&Op::from(self.op), &operands);

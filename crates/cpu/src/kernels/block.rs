@@ -1,11 +1,11 @@
 //! Small products inside one task, for attention: operands packed once ([`Packed`]), multiplied many times ([`Unit`]).
 //! On AMX tiles where there are any, else by the `gemm` crate on f32 copies.
 
+use super::Packable;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx::{PANEL, STEP, Tiles};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use super::amx_pack::{pack_panel, panel_words};
-use super::Packable;
+use super::amx_pack::{pack, panel_words};
 use super::factor::{Factor, Side};
 use super::matmul::{gemm_f32, widen};
 use super::scratch::Scratch;
@@ -63,12 +63,9 @@ impl Unit {
             if into.words.len() < panels * panel {
                 into.words = Scratch::take(panels * panel);
             }
-            for (i, words) in into.words.chunks_exact_mut(panel).take(panels).enumerate() {
-                let rows = factor.part(i * PANEL, PANEL, 0, factor.k);
-                // SAFETY: there are tiles, hence the AVX-512 that packing needs; the factor is readable by contract;
-                // panels of whole cache lines keep the scratch's alignment.
-                unsafe { pack_panel(&rows, side, self.planes, words.as_mut_ptr()) };
-            }
+            // SAFETY: there are tiles, hence the AVX-512 that packing needs; the factor is readable by contract; scratch
+            // is aligned.
+            unsafe { pack(factor, side, self.planes, &mut into.words) };
             return;
         }
         let _ = side;
@@ -81,6 +78,7 @@ impl Unit {
 
     /// `c (+)= a[rows] b[..cols]^T` over `a`'s k, which may be shorter than `b`'s. `c` has lines `ldc` apart and room for
     /// rows and columns rounded up to [`GRAIN`]; what lies between the result and that may be overwritten.
+    #[allow(clippy::too_many_arguments, reason = "two operands, a result and which part of each")]
     pub(super) fn multiply(
         &self,
         a: &Packed,
@@ -91,7 +89,7 @@ impl Unit {
         ldc: usize,
         accumulate: bool,
     ) {
-        assert!(rows.start % GRAIN == 0 && rows.end <= a.rows && cols <= b.rows && a.k <= b.k && a.k > 0);
+        assert!(rows.start.is_multiple_of(GRAIN) && rows.end <= a.rows && cols <= b.rows && a.k <= b.k && a.k > 0);
         let whole = (rows.len().next_multiple_of(GRAIN), cols.next_multiple_of(GRAIN));
         assert!(rows.is_empty() || cols == 0 || (whole.0 - 1) * ldc + whole.1 <= c.len());
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -106,9 +104,9 @@ impl Unit {
                     // SAFETY: both panels hold at least `steps` steps (a.k <= b.k); the tile lies inside `c` (asserted).
                     unsafe {
                         if self.planes == 3 {
-                            tiles.product3(steps, a, b, c, ldc * size_of::<f32>(), accumulate);
+                            tiles.product3(steps, a, b, c, ldc * size_of::<f32>(), accumulate, a);
                         } else {
-                            tiles.product1(steps, a, b, c, ldc * size_of::<f32>(), accumulate);
+                            tiles.product1(steps, a, b, c, ldc * size_of::<f32>(), accumulate, a);
                         }
                     }
                 }

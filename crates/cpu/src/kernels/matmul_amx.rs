@@ -11,17 +11,23 @@
 //! Scratch in all: shared panels of at most 4.5 MiB; 1.6 MiB a thread; 4 MiB of sums where a bf16 result is longer in k
 //! than one stretch.
 
-use super::amx::{PANEL, STEP, Tiles};
-use super::amx_pack::{Packable, pack_panel, panel_words};
+use super::amx::{PANEL, PLANE_WORDS, STEP, Tiles};
+use super::amx_pack::{Packable, pack, panel_words};
 use super::factor::{Factor, Side};
 use super::matmul::{Output, finish};
-use super::{par, scratch::Scratch};
+use super::{par, scratch::Scratch, simd::simd};
 use megatrain_base::{DType, Element};
+use std::arch::x86_64::{_mm_sfence, _mm512_loadu_ps, _mm512_stream_ps};
 
 /// Rows of a packed block of the smaller side, and of the groups in which long bf16 results are summed.
 const BLOCK: usize = 1024;
 /// Most rows of a strip of the larger side.
 const STRIP: usize = 256;
+/// Results from this size on are written past the caches.
+const STREAM_BYTES: usize = 32 << 20;
+/// f32 of a tile of sums, and bytes of one of its rows.
+const TILE: usize = PANEL * PANEL;
+const TILE_STRIDE: usize = PANEL * size_of::<f32>();
 
 /// How k and the shared panels are cut; by dtype.
 #[derive(Clone, Copy)]
@@ -62,7 +68,10 @@ impl Panels {
         }
         let together = par::rows_per_chunk(PANEL * factor.k);
         par::chunks(&mut self.words[..panels * panel_words], together * panel_words, |task, words| {
-            pack_panels(factor, task * together * PANEL, side, planes, words);
+            let rows = factor.part(task * together * PANEL, together * PANEL, 0, factor.k);
+            // SAFETY: only reached where tiles are available, which includes the AVX-512 that packing needs; the factor
+            // is borrowed by the op; panels of whole cache lines keep the scratch's alignment.
+            unsafe { pack(&rows, side, planes, words) };
         });
     }
 
@@ -71,21 +80,13 @@ impl Panels {
     }
 }
 
-/// Packs the rows from `row` on into as many panels as `words` holds.
-fn pack_panels<T: Packable>(factor: &Factor<T>, row: usize, side: Side, planes: usize, words: &mut [u16]) {
-    for (i, words) in words.chunks_exact_mut(panel_words(factor.k, planes)).enumerate() {
-        let rows = factor.part(row + i * PANEL, PANEL, 0, factor.k);
-        // SAFETY: only reached where tiles are available, which includes the AVX-512 that packing needs; the factor is
-        // borrowed by the op; panels of whole cache lines keep the scratch's alignment.
-        unsafe { pack_panel(&rows, side, planes, words.as_mut_ptr()) };
-    }
-}
-
 /// Where a block of results goes.
 struct Target<C> {
     c: par::SharedMut<C>,
     stride: usize,
     accumulate: bool,
+    /// Write past the caches: f32 results that are overwritten and too large to stay there.
+    stream: bool,
 }
 
 /// `out (+)= left right^T`.
@@ -102,6 +103,7 @@ pub(super) fn multiply<T: Packable, C: Element>(left: &Factor<T>, right: &Factor
     let group = if apart { BLOCK } else { large.rows };
     let mut panels = Panels { words: Scratch::take(0), rows: 0, panel_words: 0 };
     let ldc = out.n;
+    let large_result = C::DTYPE == DType::F32 && size_of_val(out.c) >= STREAM_BYTES;
     let c = par::SharedMut::new(out.c);
     let corner = |shared_row, large_row| if shared_is_left { (shared_row, large_row) } else { (large_row, shared_row) };
 
@@ -114,10 +116,13 @@ pub(super) fn multiply<T: Packable, C: Element>(left: &Factor<T>, right: &Factor
                 panels.pack(&shared.part(shared_row, BLOCK, k0, stretch), side, cut.planes);
                 let large = large.part(group_row, group, k0, stretch);
                 if apart {
-                    let target = Target { c: par::SharedMut::new(&mut sums), stride: BLOCK, accumulate: k0 > 0 };
+                    let target =
+                        Target { c: par::SharedMut::new(&mut sums), stride: BLOCK, accumulate: k0 > 0, stream: false };
                     strips(&panels, side, &large, cut, &target);
                 } else {
-                    let target = Target { c: c_block, stride: ldc, accumulate: out.accumulate || k0 > 0 };
+                    let accumulate = out.accumulate || k0 > 0;
+                    let stream = large_result && !accumulate && k <= stretch;
+                    let target = Target { c: c_block, stride: ldc, accumulate, stream };
                     strips(&panels, side, &large, cut, &target);
                 }
             }
@@ -142,7 +147,9 @@ fn strips<T: Packable, C: Element>(shared: &Panels, side: Side, large: &Factor<T
     // As many strips for every thread, if they can be wide enough to pay for streaming the shared panels.
     let count = large.rows.div_ceil(STRIP).next_multiple_of(rayon::current_num_threads());
     let width = large.rows.div_ceil(count).next_multiple_of(PANEL).max(2 * PANEL);
-    par::each(large.rows.div_ceil(width), |i| strip(shared, side, &large.part(i * width, width, 0, large.k), i * width, cut, target));
+    par::each(large.rows.div_ceil(width), |i| {
+        strip(shared, side, &large.part(i * width, width, 0, large.k), i * width, cut, target)
+    });
 }
 
 /// Multiplies the shared panels with one strip, whose first row is row `first` of the target on its side.
@@ -159,32 +166,39 @@ fn strip<T: Packable, C: Element>(
     let strip_panels = strip.rows.div_ceil(PANEL);
     let panel_words = panel_words(strip.k, planes);
     let mut own = Scratch::<u16>::take(strip_panels * panel_words);
-    pack_panels(strip, 0, if side == Side::Left { Side::Right } else { Side::Left }, planes, &mut own);
-    let mut sums = Scratch::<f32>::take(cut.together * PANEL * strip_panels * PANEL);
+    // SAFETY: there are tiles, hence the AVX-512 that packing needs; the factor is borrowed; scratch is aligned.
+    unsafe { pack(strip, if side == Side::Left { Side::Right } else { Side::Left }, planes, &mut own) };
+    // Tile by tile, each contiguous: rows of tiles of the left factor.
+    let mut sums = Scratch::<f32>::take(cut.together * strip_panels * TILE);
     let shared_panels = shared.rows.div_ceil(PANEL);
     let steps = strip.k.div_ceil(STEP);
     let part = even(strip.k, cut.part, STEP) / STEP;
 
     for panel in (0..shared_panels).step_by(cut.together) {
         let together = cut.together.min(shared_panels - panel);
-        // `sums` has the target's orientation: rows of the left factor, columns of the right one.
-        let stride = if side == Side::Left { strip_panels } else { together } * PANEL;
+        let tiles_a_row = if side == Side::Left { strip_panels } else { together };
         for i in 0..together {
+            let next = (panel + i + 1).min(shared_panels - 1);
             for step in (0..steps).step_by(part) {
+                let steps = part.min(steps - step);
                 let theirs = shared.address(panel + i, step, planes);
+                let ahead = shared.address(next, step, planes);
                 for j in 0..strip_panels {
-                    let ours = own[j * panel_words + step * planes * super::amx::PLANE_WORDS..].as_ptr();
-                    let (a, b, row, col) =
-                        if side == Side::Left { (theirs, ours, i, j) } else { (ours, theirs, j, i) };
-                    let c = sums[row * PANEL * stride + col * PANEL..].as_mut_ptr();
-                    let (steps, bytes) = (part.min(steps - step), stride * size_of::<f32>());
-                    // SAFETY: the panels hold these steps; the tile lies inside `sums`, and after the first part holds
-                    // sums of earlier ones.
+                    let ours = own[j * panel_words + step * planes * PLANE_WORDS..].as_ptr();
+                    // Each product fetches an eighth of the next shared panel.
+                    let ahead = ahead.wrapping_add(j * steps * planes * PLANE_WORDS / 8);
+                    let (a, b, tile) = if side == Side::Left {
+                        (theirs, ours, i * tiles_a_row + j)
+                    } else {
+                        (ours, theirs, j * tiles_a_row + i)
+                    };
+                    let c = sums[tile * TILE..][..TILE].as_mut_ptr();
+                    // SAFETY: the panels hold these steps; `c` is a whole tile, holding sums of earlier parts, if any.
                     unsafe {
                         if planes == 3 {
-                            tiles.product3(steps, a, b, c, bytes, step > 0);
+                            tiles.product3(steps, a, b, c, TILE_STRIDE, step > 0, ahead);
                         } else {
-                            tiles.product1(steps, a, b, c, bytes, step > 0);
+                            tiles.product1(steps, a, b, c, TILE_STRIDE, step > 0, ahead);
                         }
                     }
                 }
@@ -199,7 +213,41 @@ fn strip<T: Packable, C: Element>(
         for r in 0..rows {
             // SAFETY: this rectangle of the target lies inside it and belongs to this task alone.
             let c = unsafe { std::slice::from_raw_parts_mut(target.c.at((row + r) * target.stride + col), cols) };
-            finish(&sums[r * stride..][..cols], c, target.accumulate);
+            let first = r / PANEL * tiles_a_row * TILE + r % PANEL * PANEL;
+            if target.stream && c.as_ptr().addr().is_multiple_of(64) && cols.is_multiple_of(16) {
+                // SAFETY: there are tiles, hence AVX-512; `stream` is only set for f32, and `c` is aligned lines of it.
+                unsafe { stream_tiles(&sums[first..], c.as_mut_ptr().cast(), cols) };
+            } else {
+                finish_tiles(&sums[first..], c, target.accumulate);
+            }
+        }
+    }
+    if target.stream {
+        // Streamed stores are weakly ordered: they have to be done before another thread learns that the task is.
+        // SAFETY: every x86-64 has this instruction.
+        unsafe { _mm_sfence() };
+    }
+}
+
+/// Writes one row of a row of tiles past the caches.
+///
+/// # Safety
+/// AVX-512F is there; `c` is `cols` f32, 64-byte aligned, `cols` a multiple of 16, written by this task alone.
+#[target_feature(enable = "avx512f")]
+unsafe fn stream_tiles(sums: &[f32], c: *mut f32, cols: usize) {
+    for (col, sums) in (0..cols).step_by(16).zip(sums.chunks(TILE).flat_map(|tile| tile[..PANEL].chunks(16))) {
+        // SAFETY: `sums` is 16 f32; the store is aligned and inside `c` by contract.
+        unsafe { _mm512_stream_ps(c.add(col), _mm512_loadu_ps(sums.as_ptr())) };
+    }
+}
+
+simd! {
+    /// Writes one row of a row of tiles, whose parts are a tile apart in `sums`.
+    fn finish_tiles[C: Element](sums: &[f32], c: &mut [C], accumulate: bool) {
+        for (sums, c) in sums.chunks(TILE).zip(c.chunks_mut(PANEL)) {
+            for (c, &s) in c.iter_mut().zip(sums) {
+                *c = C::from_f32(if accumulate { c.to_f32() + s } else { s });
+            }
         }
     }
 }
