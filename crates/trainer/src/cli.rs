@@ -61,7 +61,7 @@ struct GenerateCommand {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole::<usize>, allow_negative_numbers = true)]
     max_tokens: usize,
     /// 0 takes the likeliest token every time.
-    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_hyphen_values = true)]
     temperature: f64,
     /// Seed of the sampling.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<u64>, allow_negative_numbers = true)]

@@ -32,7 +32,7 @@ pub struct TrainOptions {
     pub data: Option<Vec<PathBuf>>,
 
     /// Share of the data kept apart and evaluated before and after training [default: 0].
-    #[arg(long, value_name = "FRACTION", allow_negative_numbers = true, help_heading = "Data")]
+    #[arg(long, value_name = "FRACTION", allow_hyphen_values = true, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out: Option<f64>,
 
@@ -72,7 +72,7 @@ pub struct TrainOptions {
     pub micro_batch_size: Option<usize>,
 
     /// Peak learning rate [default: 2e-5 with --model, 1e-3 with --preset].
-    #[arg(long, value_name = "RATE", allow_negative_numbers = true, help_heading = "Optimizer")]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true, help_heading = "Optimizer")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lr: Option<f64>,
 
@@ -87,27 +87,27 @@ pub struct TrainOptions {
     pub warmup: Option<u64>,
 
     /// Decoupled weight decay; never on norms and biases [default: 0.01].
-    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Optimizer")]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, help_heading = "Optimizer")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
 
     /// AdamW's first decay rate [default: 0.9].
-    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Optimizer")]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, help_heading = "Optimizer")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beta1: Option<f64>,
 
     /// AdamW's second decay rate [default: 0.999].
-    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Optimizer")]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, help_heading = "Optimizer")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beta2: Option<f64>,
 
     /// AdamW's epsilon [default: 1e-8].
-    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Optimizer")]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, help_heading = "Optimizer")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eps: Option<f64>,
 
     /// Largest global gradient norm; 0 for no clipping [default: 1, or 0 with --update eager].
-    #[arg(long, value_name = "NORM", allow_negative_numbers = true, help_heading = "Optimizer")]
+    #[arg(long, value_name = "NORM", allow_hyphen_values = true, help_heading = "Optimizer")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip: Option<f64>,
 

@@ -23,8 +23,8 @@ const LOGITS_BYTES: usize = 256 << 20;
 /// Micro-batches in a step at most: its program lists the commands of each.
 const MAX_MICRO_BATCHES: usize = 4096;
 
-/// Tokens in a micro-batch at most: places are 32-bit numbers.
-const MAX_MICRO_TOKENS: usize = i32::MAX as usize / 2;
+/// Tokens in a micro-batch at most: planning takes time quadratic in them, some seconds here.
+const MAX_MICRO_TOKENS: usize = 1 << 22;
 
 /// A model with its origin.
 pub struct Source {
@@ -201,7 +201,7 @@ impl StepShape {
         if seq_len.checked_mul(micro_batch_size).is_none_or(|tokens| tokens > MAX_MICRO_TOKENS) {
             bail!(
                 "--micro-batch-size {micro_batch_size} times --seq-len {seq_len} is more than the {MAX_MICRO_TOKENS} tokens \
-                 that a micro-batch can number; lower one of them"
+                 that a micro-batch may have; lower one of them"
             );
         }
         Ok(StepShape { seq_len, batch_size, micro_batch_size })
