@@ -1,5 +1,7 @@
 //! Distances between computations, and how large rounding can make them.
 
+use megatrain_layers::ModelConfig;
+
 /// Unit roundoff of f32.
 pub const U32: f64 = f32::EPSILON as f64 / 2.0;
 
@@ -38,4 +40,23 @@ pub fn assert_near(what: &str, a: &[f32], b: &[f32], bound: f64) -> f64 {
 /// Relative difference of two numbers.
 pub fn relative(a: f64, b: f64) -> f64 {
     if a == b { 0.0 } else { (a - b).abs() / b.abs() }
+}
+
+/// Roundings in a row from the embedding to a logit: in each block the inner dimensions of its norms, products and
+/// attention over `tokens` keys, and one for each other op; then the final norm and the projection.
+pub fn forward_roundings(config: &ModelConfig, tokens: usize) -> usize {
+    let heads = config.heads * config.head_dim;
+    let attention = config.hidden + config.hidden + 2 * config.head_dim + 2 * tokens + heads;
+    let mlp = config.hidden + config.hidden + config.intermediate;
+    config.layers * (attention + mlp + 12) + 2 * config.hidden
+}
+
+/// To a loss: through the sum over the vocabulary.
+pub fn loss_roundings(config: &ModelConfig, tokens: usize) -> usize {
+    forward_roundings(config, tokens) + config.vocab
+}
+
+/// To a gradient: there, and back through two products for each one before.
+pub fn gradient_roundings(config: &ModelConfig, tokens: usize) -> usize {
+    loss_roundings(config, tokens) + 2 * forward_roundings(config, tokens)
 }

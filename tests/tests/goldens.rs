@@ -3,10 +3,9 @@
 use megatrain_base::DType;
 use megatrain_cpu::{ExecutorOptions, Mode};
 use megatrain_data::{IGNORE, MicroBatch};
-use megatrain_layers::ModelConfig;
 use megatrain_planner::Settings;
 use megatrain_tests::batch::{document, micro};
-use megatrain_tests::compare::{assert_near, relative, rounding};
+use megatrain_tests::compare::{assert_near, forward_roundings, gradient_roundings, relative, rounding};
 use megatrain_tests::golden::Golden;
 use megatrain_tests::rig::{Optim, Rig};
 
@@ -15,26 +14,12 @@ fn rig(golden: &Golden, tokens: usize, micros: usize) -> Rig {
     Rig::new(&golden.source, Settings { logits_rows: 10, ..Settings::new(DType::F32, tokens, micros) }, executor)
 }
 
-/// Roundings in a row from the embedding to a logit: in each block the inner dimensions of its norms, products and
-/// attention over `tokens` keys, and one for each other op; then the final norm and the projection.
-fn depth(config: &ModelConfig, tokens: usize) -> usize {
-    let heads = config.heads * config.head_dim;
-    let attention = config.hidden + config.hidden + 2 * config.head_dim + 2 * tokens + heads;
-    let mlp = config.hidden + config.hidden + config.intermediate;
-    config.layers * (attention + mlp + 12) + 2 * config.hidden
-}
-
-/// To a gradient: through the loss over the vocabulary, and back through two products for each one before.
-fn gradient_depth(config: &ModelConfig, tokens: usize) -> usize {
-    3 * depth(config, tokens) + config.vocab
-}
-
 #[test]
 fn logits_are_pytorchs() {
     for golden in Golden::all() {
         let (rig, batch) = (rig(&golden, golden.tokens(), 1), golden.batch(0));
         let ours: Vec<f32> = (0..golden.tokens()).flat_map(|row| rig.logits(&batch, row)).collect();
-        let bound = rounding(depth(golden.config(), golden.tokens()));
+        let bound = rounding(forward_roundings(golden.config(), golden.tokens()));
         let apart = assert_near(&golden.name, &ours, &golden.floats("logits"), bound);
         println!("{}: logits {apart:.1e} of {bound:.1e}", golden.name);
     }
@@ -61,7 +46,7 @@ fn gradients_and_ten_steps_are_pytorchs() {
     for golden in Golden::all() {
         let (rig, config) = (rig(&golden, golden.tokens(), 1), golden.config());
         let (losses, norms) = (golden.floats("losses"), golden.floats("grad_norms"));
-        let bound = rounding(gradient_depth(config, golden.tokens()));
+        let bound = rounding(gradient_roundings(config, golden.tokens()));
         let names: Vec<String> = rig.tensors().map(|(_, t)| t.name.clone()).collect();
         let start: Vec<Vec<f32>> = names.iter().map(|name| rig.master(name)).collect();
         let mut worst = [0f64; 3];
@@ -106,7 +91,7 @@ fn packed_documents_are_computed_as_if_alone() {
         let apart: Vec<MicroBatch> = [&first, &second].map(|d| micro(std::slice::from_ref(d), capacity)).into();
         let (one, two) = (rig(&golden, capacity, 1), rig(&golden, capacity, 2));
         let (a, b) = (one.step(&packed, Optim::lr(0.0)), two.step(&apart, Optim::lr(0.0)));
-        let bound = rounding(gradient_depth(config, capacity));
+        let bound = rounding(gradient_roundings(config, capacity));
         assert!(
             relative(a.loss_sum(), b.loss_sum()) <= bound,
             "{}: {} and {}",
