@@ -2,10 +2,9 @@
 
 use crate::options::{Device, Dtype, TrainOptions, whole};
 use crate::setup::{self, Source, StepShape};
-use crate::{bench, check, demo, generate, session, simulation, train};
+use crate::{bench, check, demo, generate, say, session, simulation, train};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
-use std::io::Write;
 use std::path::PathBuf;
 
 /// Trains language models from host memory.
@@ -98,7 +97,7 @@ pub fn run(cli: Cli) -> Result<()> {
                 return demo::run(&options);
             }
             let summary = train::train(&options)?;
-            println!(
+            tell!(
                 "{} step(s){}, last loss {:.4}, {:.0} tokens/s; model in {}",
                 summary.steps,
                 match summary.skipped {
@@ -136,7 +135,7 @@ fn run_generate(command: &GenerateCommand) -> Result<()> {
     let mut generator =
         generate::Generator::new(&source, prompt.len().saturating_add(command.max_tokens), dtype, command.threads)?;
     let sampling = generate::Sampling { temperature: command.temperature, seed: command.seed };
-    print!("{}", command.prompt);
+    say::part_on_stdout(&command.prompt);
     let mut ids: Vec<i32> = Vec::new();
     let mut shown = 0;
     generator.generate(&prompt, command.max_tokens, tokenizer.stop_ids(), sampling, |id| {
@@ -145,13 +144,12 @@ fn run_generate(command: &GenerateCommand) -> Result<()> {
         if let Ok(text) = tokenizer.decode(&ids)
             && !text.ends_with('\u{fffd}')
         {
-            print!("{}", &text[shown..]);
+            say::part_on_stdout(text.get(shown..).unwrap_or_default());
             shown = text.len();
-            std::io::stdout().flush().ok();
         }
     })?;
     let text = tokenizer.decode(&ids)?;
-    println!("{}", text.get(shown..).unwrap_or_default());
+    tell!("{}", text.get(shown..).unwrap_or_default());
     Ok(())
 }
 
@@ -161,15 +159,15 @@ fn run_plan(command: &PlanCommand) -> Result<()> {
     let source = Source::from_options(&options)?;
     let shape = StepShape::new(&options, &source.model.config)?;
     let plan = setup::plan(&source.model, setup::settings(&options, &source.model, shape)?)?;
-    println!("{}", setup::print_plan(&plan, command.verbose));
+    tell!("{}", setup::print_plan(&plan, command.verbose));
     if let Err(refusal) = session::fits(&plan) {
-        println!("{refusal}");
+        tell!("{refusal}");
     }
     let profile = match &command.profile {
         Some(path) => simulation::read_profile(path)?,
         None => simulation::measure(options.threads.unwrap_or(0), plan.settings.dtype)?,
     };
     let program = plan.train(shape.micro_batches())?;
-    println!("{}", simulation::describe(&program, &plan, &profile)?);
+    tell!("{}", simulation::describe(&program, &plan, &profile)?);
     Ok(())
 }

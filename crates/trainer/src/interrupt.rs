@@ -18,9 +18,7 @@ pub fn install() -> Result<()> {
             if REQUESTED.swap(true, Ordering::SeqCst) {
                 std::process::exit(130);
             }
-            eprintln!(
-                "\nending after this step and saving the model; press Ctrl-C again to end at once without saving"
-            );
+            say!("\nending after this step and saving the model; press Ctrl-C again to end at once without saving");
         });
     });
     result.context("installing the Ctrl-C handler")

@@ -2,6 +2,9 @@
 //!
 //! It wires the other crates together and decides no order: what runs when is the planner's program.
 
+#[macro_use]
+pub mod say;
+
 pub mod bench;
 pub mod check;
 pub mod cli;

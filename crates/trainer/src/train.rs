@@ -63,7 +63,7 @@ fn read_data(options: &TrainOptions, source: &Source) -> Result<Documents> {
     let paths = options.data.as_deref().unwrap_or_default();
     let read = ReadOptions { append_eos: true, vocab_size: Some(source.model.config.vocab) };
     let (documents, report) = megatrain_data::read(paths, source.tokenizer.as_deref(), &read)?;
-    eprintln!(
+    say!(
         "data     {} file(s), {} document(s), {} tokens, {} of them targets{}",
         report.files,
         documents.docs.len(),
@@ -127,7 +127,7 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
     let mut metrics = MetricsFile::create(&out)?;
     let trace = options.trace.as_deref().map(TraceFile::create).transpose()?;
     let plan = setup::plan(&source.model, setup::settings(options, &source.model, shape)?)?;
-    eprintln!("{}", setup::print_plan(&plan, false));
+    say!("{}", setup::print_plan(&plan, false));
     reset_memory_use();
     let memory = setup::load(source, plan, options.threads.unwrap_or(0), seed)?;
     let session = memory.start(setup::executor(options))?;
@@ -147,16 +147,16 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
     };
     let before = evaluate(&mut trainer)?;
     if let Some(loss) = before {
-        eprintln!("held-out loss before training: {loss:.4}");
+        say!("held-out loss before training: {loss:.4}");
     }
     interrupt::install()?;
     let (mut summary, timeline) = trainer.steps(&mut batches, steps, schedule, peak_lr, &mut metrics)?;
     if let (Some(before), Some(after)) = (before, evaluate(&mut trainer)?) {
-        eprintln!("held-out loss after training: {after:.4} (before: {before:.4})");
+        say!("held-out loss after training: {after:.4} (before: {before:.4})");
         summary.held_out = Some((before, after));
     }
 
-    eprintln!("memory   {}", memory_use(&session));
+    say!("memory   {}", memory_use(&session));
     if kind == DataKind::Benchmark {
         return Ok(summary);
     }
@@ -169,7 +169,7 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
         source.export_dtype(),
         source.extras(),
     )?;
-    eprintln!("model    saved to {}", summary.model_dir.display());
+    say!("model    saved to {}", summary.model_dir.display());
     if let (Some(trace), Some(timeline)) = (trace, timeline) {
         trace.write(&timeline)?;
     }
@@ -229,7 +229,7 @@ impl<'a> TraceFile<'a> {
         let path = self.path.display();
         let json = timeline.to_chrome_json();
         self.file.write_all(json.as_bytes()).with_context(|| format!("writing the trace {path}"))?;
-        eprintln!("trace    of the last step in {path}");
+        say!("trace    of the last step in {path}");
         Ok(())
     }
 }
@@ -424,7 +424,7 @@ impl StepLog {
             None => {
                 let due = self.last_line.is_none_or(|at| at.elapsed() >= Duration::from_secs(5));
                 if due || line.step == self.steps {
-                    eprintln!("step {}/{} {text}", line.step, self.steps);
+                    say!("step {}/{} {text}", line.step, self.steps);
                     self.last_line = Some(Instant::now());
                 }
             }
@@ -434,7 +434,7 @@ impl StepLog {
     fn note(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
-            None => eprintln!("{text}"),
+            None => say!("{text}"),
         }
     }
 

@@ -136,7 +136,6 @@ fn no_value_of_a_flag_panics() {
             continue;
         }
         for value in strange {
-            // `--threads` is left to the largest of a machine here, `--epochs` to its steps.
             run(&scene, &format!("{{train}} --steps 2 --{flag} {value}"), &format!("--{flag} {value}"));
         }
     }

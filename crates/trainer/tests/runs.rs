@@ -136,10 +136,9 @@ fn a_trace_is_valid_json_of_the_last_step() {
     assert!(spans.len() > 50 && lanes.len() >= 4, "{} spans on {} lanes", spans.len(), lanes.len());
 }
 
-#[test]
-fn a_plan_lists_regions_totals_and_a_simulated_step() {
-    let scene = Scene::new();
-    let profile = MachineProfile {
+/// Figures of a machine that was not measured here.
+fn profile() -> MachineProfile {
+    MachineProfile {
         name: "a small machine".into(),
         h2d_gb_s: 10.0,
         d2h_gb_s: 10.0,
@@ -152,8 +151,13 @@ fn a_plan_lists_regions_totals_and_a_simulated_step() {
         peer_gb_s: 10.0,
         launch_us: 5.0,
         event_us: 5.0,
-    };
-    scene.write("profile.json", serde_json::to_string(&profile).unwrap());
+    }
+}
+
+#[test]
+fn a_plan_lists_regions_totals_and_a_simulated_step() {
+    let scene = Scene::new();
+    scene.write("profile.json", serde_json::to_string(&profile()).unwrap());
     let plan = |args: &str| {
         let output = scene.output(&format!("plan --profile @/profile.json {args}"));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -168,14 +172,59 @@ fn a_plan_lists_regions_totals_and_a_simulated_step() {
     assert!(text.contains("does not fit") && text.contains("tokens/s"), "{text}");
 }
 
+#[test]
+fn every_preset_can_be_planned() {
+    let scene = Scene::new();
+    scene.write("profile.json", serde_json::to_string(&profile()).unwrap());
+    for name in megatrain_layers::preset_names() {
+        scene.run(&format!("plan --profile @/profile.json --preset {name} --seq-len 128 --batch-size 2")).unwrap();
+    }
+}
+
+/// The process, its output going to pipes that nobody reads.
+fn unheard(scene: &Scene, args: &str) -> Child {
+    let mut child = scene.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop((child.stdout.take(), child.stderr.take()));
+    child
+}
+
+#[test]
+fn a_run_that_nobody_listens_to_ends_well() {
+    let scene = Scene::new();
+    scene.write("profile.json", serde_json::to_string(&profile()).unwrap());
+    for (args, code) in [
+        ("{train} --steps 2 --held-out 0.2", 0),
+        ("plan --model @/model --profile @/profile.json", 0),
+        ("generate --model @/model --prompt the --max-tokens 3", 0),
+        ("{train} --lr nan", 1),
+    ] {
+        assert_eq!(unheard(&scene, args).wait().unwrap().code(), Some(code), "{args}");
+    }
+    assert!(common::opens(&scene.path("out/model")));
+}
+
+/// `megatrain train 2>&1 | tee log`: Ctrl-C ends `tee` too, and the model is saved all the same.
+#[test]
+fn ctrl_c_saves_though_nobody_listens() {
+    let scene = Scene::new();
+    let mut child = unheard(&scene, "{train} --dtype f32 --steps 100000000");
+    wait_for("the first steps", || has_begun(&scene));
+    press_ctrl_c(&child);
+    wait_for("the end", || child.try_wait().unwrap().is_some());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(common::opens(&scene.path("out/model")));
+}
+
 /// A run that would take days, and what it says on stderr.
 fn start(scene: &Scene, args: &str) -> Child {
     let stderr = std::fs::File::create(scene.path("stderr")).unwrap();
     let child = scene.command(args).stderr(stderr).stdout(Stdio::null()).spawn().unwrap();
-    wait_for("the first steps", || {
-        std::fs::read_to_string(scene.path("out/metrics.jsonl")).is_ok_and(|text| text.lines().count() > 1)
-    });
+    wait_for("the first steps", || has_begun(scene));
     child
+}
+
+fn has_begun(scene: &Scene) -> bool {
+    std::fs::read_to_string(scene.path("out/metrics.jsonl")).is_ok_and(|text| text.lines().count() > 1)
 }
 
 fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {

@@ -23,6 +23,7 @@ pub struct Scene {
 
 impl Scene {
     pub fn new() -> Scene {
+        megatrain_trainer::say::be_quiet();
         let scene = Scene { dir: tempfile::tempdir().unwrap() };
         let config = json!({
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 16, "intermediate_size": 24,
