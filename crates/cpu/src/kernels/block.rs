@@ -19,11 +19,13 @@ pub(super) const GRAIN: usize = 32;
 pub(super) struct Unit {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     tiles: Option<Tiles>,
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     planes: usize,
 }
 
 /// An operand in the form that the unit wants: one plane of bf16 or, when the op computes in f32, what f32 needs.
 pub(super) struct Packed {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     words: Scratch<u16>,
     wide: Scratch<f32>,
     rows: usize,
@@ -35,16 +37,28 @@ pub(super) struct Packed {
 impl Packed {
     /// Holds nothing yet.
     pub(super) fn empty() -> Self {
-        Packed { words: Scratch::take(0), wide: Scratch::take(0), rows: 0, k: 0, k_last: true }
+        Packed {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            words: Scratch::take(0),
+            wide: Scratch::take(0),
+            rows: 0,
+            k: 0,
+            k_last: true,
+        }
     }
 }
 
 impl Unit {
     /// The unit for an op whose tensors have this dtype.
+    #[cfg_attr(
+        not(all(target_arch = "x86_64", target_os = "linux")),
+        allow(unused_variables, reason = "f32 copies serve either dtype")
+    )]
     pub(super) fn new(dtype: DType) -> Self {
         Unit {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             tiles: Tiles::new(),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             planes: if dtype == DType::F32 { 3 } else { 1 },
         }
     }
@@ -68,7 +82,7 @@ impl Unit {
             unsafe { pack(factor, side, self.planes, &mut into.words) };
             return;
         }
-        let _ = side;
+        let _ = side; // Copies have no side.
         if into.wide.len() < factor.rows * factor.k {
             into.wide = Scratch::take(factor.rows * factor.k);
         }

@@ -161,7 +161,7 @@ fn strip<T: Packable, C: Element>(
     cut: Cut,
     target: &Target<C>,
 ) {
-    let Some(tiles) = Tiles::new() else { return };
+    let tiles = Tiles::new().expect("only called where tiles are available");
     let planes = cut.planes;
     let strip_panels = strip.rows.div_ceil(PANEL);
     let panel_words = panel_words(strip.k, planes);
