@@ -6,10 +6,12 @@
 //! | `compare` | distances, and bounds on them from counts of roundings |
 //! | `golden` | the models and PyTorch results in `tests/golden` |
 //! | `rig` | plan, memory, executor and optimizer of one model, step by step |
+//! | `runs` | whole training runs with their metrics |
 //! | `small` | models small enough to train in milliseconds |
 
 pub mod batch;
 pub mod compare;
 pub mod golden;
 pub mod rig;
+pub mod runs;
 pub mod small;

@@ -2,18 +2,16 @@
 
 use megatrain_base::DType;
 use megatrain_cpu::{ExecutorOptions, Mode};
-use megatrain_data::{Document, Documents, IGNORE, MicroBatch, Random};
+use megatrain_data::{Documents, IGNORE, MicroBatch, Random};
 use megatrain_optim::{SkipReason, Verdict};
 use megatrain_planner::{Settings, UpdatePolicy};
 use megatrain_tests::batch::{document, micro, random_document, random_steps};
 use megatrain_tests::compare::{assert_near, gradient_roundings, loss_roundings, relative, rounding};
 use megatrain_tests::rig::{Optim, Rig};
+use megatrain_tests::runs::{Run, lines, run};
 use megatrain_tests::small;
 use megatrain_trainer::generate::{Generator, Sampling};
-use megatrain_trainer::options::{Dtype, Schedule, TrainOptions};
 use megatrain_trainer::setup::Source;
-use megatrain_trainer::train::{DataKind, Summary, train_on};
-use serde_json::Value;
 
 const LAYERS: usize = 2;
 
@@ -104,44 +102,9 @@ fn a_step_without_targets_changes_nothing() {
     }
 }
 
-/// Pre-tokenized documents, which are a sequence each.
-fn lines(documents: impl IntoIterator<Item = Vec<i32>>) -> Documents {
-    let documents = documents.into_iter().enumerate();
-    let docs =
-        documents.map(|(i, tokens)| Document { labels: Some(tokens.clone()), tokens, file: 0, line: i as u64 + 1 });
-    Documents { files: vec!["made for the test".into()], docs: docs.collect() }
-}
-
 fn random_lines(lens: &[usize], vocab: usize) -> Documents {
     let mut random = Random::new(5, 0);
     lines(lens.iter().map(|&len| random_document(&mut random, len, vocab, 0).tokens))
-}
-
-/// A training run with its metrics.
-fn run(
-    source: &Source,
-    documents: Documents,
-    change: impl FnOnce(&mut TrainOptions),
-) -> (Summary, Vec<Value>, tempfile::TempDir) {
-    let dir = tempfile::tempdir().unwrap();
-    let mut options = TrainOptions {
-        dtype: Some(Dtype::F32),
-        seq_len: Some(16),
-        no_shuffle: Some(true),
-        lr_schedule: Some(Schedule::Constant),
-        threads: Some(1),
-        out: Some(dir.path().to_owned()),
-        ..TrainOptions::default()
-    };
-    change(&mut options);
-    let summary = train_on(&options, source, documents, DataKind::Files).unwrap_or_else(|e| panic!("{e:#}"));
-    let text = std::fs::read_to_string(dir.path().join("metrics.jsonl")).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    (summary, lines, dir)
-}
-
-fn number(line: &Value, key: &str) -> f64 {
-    line[key].as_f64().unwrap_or_else(|| panic!("{key} in {line}"))
 }
 
 /// huggingface/transformers#35204, microsoft/DeepSpeed#1107
@@ -151,13 +114,13 @@ fn the_logged_loss_does_not_depend_on_accumulation() {
     let lens = [3, 16, 2, 9, 5, 12, 7, 4];
     let logged = |size: usize| {
         let documents = random_lines(&lens, source.model.config.vocab);
-        let (_, lines, _) = run(&source, documents, |o| {
+        let run = run(&source, documents, |o| {
             (o.batch_size, o.micro_batch_size, o.lr) = (Some(8), Some(size), Some(0.0));
         });
-        assert_eq!(lines.len(), 1);
-        assert_eq!(lines[0]["targets"], lens.iter().map(|l| l - 1).sum::<usize>());
-        assert_eq!(lines[0]["tokens"], lens.iter().sum::<usize>());
-        (number(&lines[0], "loss"), number(&lines[0], "grad_norm"))
+        assert_eq!(run.metrics.len(), 1);
+        assert_eq!(run.metrics[0]["targets"], lens.iter().map(|l| l - 1).sum::<usize>());
+        assert_eq!(run.metrics[0]["tokens"], lens.iter().sum::<usize>());
+        (run.number(0, "loss"), run.number(0, "grad_norm"))
     };
     let bound = rounding(gradient_roundings(&source.model.config, 16));
     let whole = logged(8);
@@ -173,20 +136,20 @@ fn the_last_window_of_an_epoch_is_a_step_with_its_own_divisor() {
     let source = small::family("qwen2", LAYERS);
     let lens = [3, 16, 2, 9, 5, 12];
     let logged = |lens: &[usize], batch: usize| {
-        let (summary, lines, _) = run(&source, random_lines(lens, source.model.config.vocab), |o| {
+        let run = run(&source, random_lines(lens, source.model.config.vocab), |o| {
             (o.batch_size, o.micro_batch_size, o.lr) = (Some(batch), Some(1), Some(0.0));
         });
-        assert_eq!(summary.steps as usize, lines.len());
-        lines
+        assert_eq!(run.summary().steps as usize, run.metrics.len());
+        run
     };
-    assert_eq!(logged(&lens[..3], 4).len(), 1, "three sequences are one step of up to four");
+    assert_eq!(logged(&lens[..3], 4).metrics.len(), 1, "three sequences are one step of up to four");
     let (pairs, fours) = (logged(&lens, 2), logged(&lens, 4));
-    assert_eq!((pairs.len(), fours.len()), (3, 2));
+    assert_eq!((pairs.metrics.len(), fours.metrics.len()), (3, 2));
     for key in ["loss", "grad_norm", "targets", "tokens"] {
-        assert_eq!(fours[1][key], pairs[2][key], "{key} of the last two sequences");
+        assert_eq!(fours.metrics[1][key], pairs.metrics[2][key], "{key} of the last two sequences");
     }
-    let sum = |line: &Value| number(line, "loss") * number(line, "targets");
-    let (first, parts) = (sum(&fours[0]), sum(&pairs[0]) + sum(&pairs[1]));
+    let sum = |run: &Run, step| run.number(step, "loss") * run.number(step, "targets");
+    let (first, parts) = (sum(&fours, 0), sum(&pairs, 0) + sum(&pairs, 1));
     assert!(relative(first, parts) <= rounding(2), "{first} and {parts}");
 }
 
@@ -199,9 +162,9 @@ fn a_run_passes_steps_without_targets() {
     for at in [0, 2] {
         documents.docs[at].labels = Some(vec![IGNORE; 6]);
     }
-    let (summary, lines, _) = run(&source, documents, |o| (o.batch_size, o.lr) = (Some(1), Some(1e-3)));
-    assert_eq!((summary.steps, summary.skipped, lines.len()), (3, 2, 3));
-    for (line, skipped) in lines.iter().zip([true, false, true]) {
+    let run = run(&source, documents, |o| (o.batch_size, o.lr) = (Some(1), Some(1e-3)));
+    assert_eq!((run.summary().steps, run.summary().skipped, run.metrics.len()), (3, 2, 3));
+    for (line, skipped) in run.metrics.iter().zip([true, false, true]) {
         assert_eq!(line["skipped"].is_string(), skipped, "{line}");
         assert_eq!(line["loss"].is_number(), !skipped, "{line}");
     }
@@ -213,12 +176,12 @@ fn the_next_token_is_learnt() {
     let source = small::family("qwen2", LAYERS);
     let vocab = 16;
     let documents = lines((0..64).map(|i| (0..16).map(|t| (i * 5 + t) % vocab).collect()));
-    let (summary, _, dir) = run(&source, documents, |o| {
+    let run = run(&source, documents, |o| {
         (o.batch_size, o.micro_batch_size, o.lr, o.epochs) = (Some(8), Some(4), Some(1e-2), Some(6));
         o.no_shuffle = None;
     });
-    assert!(summary.last_loss < 0.2, "loss {}", summary.last_loss);
-    let trained = Source::open(&dir.path().join("model")).unwrap();
+    assert!(run.summary().last_loss < 0.2, "loss {}", run.summary().last_loss);
+    let trained = Source::open(&run.model()).unwrap();
     let mut generator = Generator::new(&trained, 16, DType::F32, 1).unwrap();
     let sampling = Sampling { temperature: 0.0, seed: 0 };
     for start in 0..vocab {
@@ -234,11 +197,11 @@ fn evaluation_does_not_depend_on_its_batch_size() {
     let source = small::family("qwen3", LAYERS);
     let lens: Vec<usize> = (0..23).map(|i| 2 + i * 5 % 14).collect();
     let held_out = |size: usize| {
-        let (summary, _, _) = run(&source, random_lines(&lens, source.model.config.vocab), |o| {
+        let run = run(&source, random_lines(&lens, source.model.config.vocab), |o| {
             (o.batch_size, o.micro_batch_size, o.lr, o.steps) = (Some(8), Some(size), Some(0.0), Some(1));
             o.held_out = Some(0.6);
         });
-        let (before, after) = summary.held_out.unwrap();
+        let (before, after) = run.summary().held_out.unwrap();
         assert_eq!(before.to_bits(), after.to_bits(), "nothing was learnt in between");
         before
     };

@@ -50,6 +50,8 @@ fn gradients_and_ten_steps_are_pytorchs() {
         let names: Vec<String> = rig.tensors().map(|(_, t)| t.name.clone()).collect();
         let start: Vec<Vec<f32>> = names.iter().map(|name| rig.master(name)).collect();
         let mut worst = [0f64; 3];
+        let evaluated = rig.evaluate(&[golden.batch(0)])[0] / golden.batch(0).target_count as f64;
+        assert!(relative(evaluated, losses[0] as f64) <= bound, "{}: {evaluated} and {}", golden.name, losses[0]);
         for step in 0..golden.steps() {
             let batch = golden.batch(step);
             let result = rig.step(std::slice::from_ref(&batch), Optim::lr(1e-3).clip(1.0));
@@ -103,6 +105,11 @@ fn packed_documents_are_computed_as_if_alone() {
             let what = format!("{} gradient of {}", golden.name, t.name);
             assert_near(&what, &one.gradient(&t.name), &two.gradient(&t.name), bound);
         }
+
+        let (one_by_one, group) = (one.evaluate(&apart), two.evaluate(&apart));
+        assert_eq!(two.plan().group(), 2);
+        assert_eq!(one_by_one, group, "{}: evaluation in groups", golden.name);
+        assert_eq!(group, b.loss_sums, "{}: evaluation and training", golden.name);
 
         // What stands in the first document changes no bit of what is computed for the second, and no later token an
         // earlier one.

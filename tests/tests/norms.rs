@@ -2,18 +2,15 @@
 
 use megatrain_base::{DType, Operands};
 use megatrain_cpu::{ExecutorOptions, Mode};
-use megatrain_data::{Document, Documents};
 use megatrain_optim::{SkipReason, Verdict};
 use megatrain_planner::{HostTask, Settings, UpdatePolicy};
 use megatrain_scheduler::{HostTasks, TaskError};
 use megatrain_tests::batch::random_steps;
 use megatrain_tests::compare::relative;
 use megatrain_tests::rig::{Optim, Rig};
+use megatrain_tests::runs::{lines, run};
 use megatrain_tests::small;
-use megatrain_trainer::options::{Dtype, Schedule, TrainOptions};
 use megatrain_trainer::tasks::StepTasks;
-use megatrain_trainer::train::{DataKind, train_on};
-use serde_json::Value;
 
 const TOKENS: usize = 12;
 
@@ -127,32 +124,18 @@ fn clipping_is_pytorchs() {
 #[test]
 fn a_run_that_diverges_says_so_and_ends() {
     let source = small::family("qwen2", 2);
-    let dir = tempfile::tempdir().unwrap();
-    let docs = (0..16i32).map(|i| {
-        let tokens: Vec<i32> = (0..8).map(|t| (i * 7 + t * t) % 101).collect();
-        Document { labels: Some(tokens.clone()), tokens, file: 0, line: i as u64 + 1 }
-    });
-    let documents = Documents { files: vec!["made for the test".into()], docs: docs.collect() };
-    let options = TrainOptions {
-        dtype: Some(Dtype::F32),
-        seq_len: Some(8),
-        batch_size: Some(1),
+    let documents = lines((0..16).map(|i| (0..8).map(|t| (i * 7 + t * t) % 101).collect()));
+    let run = run(&source, documents, |o| {
         // Weights of this size overflow in the first product of two of them.
-        lr: Some(1e18),
-        weight_decay: Some(0.0),
-        lr_schedule: Some(Schedule::Constant),
-        threads: Some(1),
-        out: Some(dir.path().to_owned()),
-        ..TrainOptions::default()
-    };
-    let error = format!("{:#}", train_on(&options, &source, documents, DataKind::Files).unwrap_err());
+        (o.batch_size, o.lr, o.weight_decay) = (Some(1), Some(1e18), Some(0.0));
+    });
+    let error = format!("{:#}", run.summary.as_ref().unwrap_err());
     assert!(error.contains("10 steps in a row") && error.contains("--lr"), "{error}");
-    let text = std::fs::read_to_string(dir.path().join("metrics.jsonl")).unwrap();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(lines.len(), 11);
-    assert!(lines[0]["loss"].is_number() && lines[0]["skipped"].is_null());
-    for line in &lines[1..] {
+    assert_eq!(run.metrics.len(), 11);
+    assert!(run.metrics[0]["loss"].is_number() && run.metrics[0]["skipped"].is_null());
+    for line in &run.metrics[1..] {
         assert!(line["skipped"].as_str().unwrap().contains("NaN or infinite"), "{line}");
         assert!(line["grad_norm"] == "NaN" || line["grad_norm"] == "inf", "{line}");
     }
+    assert!(!run.model().exists(), "a run that failed saves no model");
 }
