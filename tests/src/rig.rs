@@ -156,7 +156,7 @@ impl Rig {
     /// Trains on one list of micro-batches a step, two steps in flight.
     ///
     /// # Panics
-    /// If a step fails or its program does not verify.
+    /// If a step fails.
     pub fn train(&self, steps: &[Vec<MicroBatch>], optim: Optim) -> Outcome {
         let mut outcome = Outcome { losses: Vec::new(), norms: Vec::new(), state: self.state() };
         let mut in_flight = VecDeque::new();

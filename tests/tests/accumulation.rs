@@ -107,7 +107,7 @@ fn random_lines(lens: &[usize], vocab: usize) -> Documents {
     lines(lens.iter().map(|&len| random_document(&mut random, len, vocab, 0).tokens))
 }
 
-/// huggingface/transformers#35204, microsoft/DeepSpeed#1107
+/// huggingface/transformers#35204, deepspeedai/DeepSpeed#1107
 #[test]
 fn the_logged_loss_does_not_depend_on_accumulation() {
     let source = small::family("qwen2", LAYERS);
