@@ -1,4 +1,4 @@
-//! Ctrl-C: the first asks the run to end after the step and save; the second ends the process at once.
+//! Ctrl-C and SIGTERM (how batch systems end a job): the first asks the run to end after the step and save; the second ends the process at once.
 
 use anyhow::{Context, Result};
 use std::sync::Once;

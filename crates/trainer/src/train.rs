@@ -115,6 +115,13 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
         .map(|held| pack(held, false).context("in the part of the data that --held-out keeps apart"))
         .transpose()?;
     let mut batches = Batches::new(packer, shape.batch_size)?;
+    if batches.sequences_in_epoch() < shape.batch_size {
+        say!(
+            "note     the data has only {} sequence(s) an epoch, so steps are smaller than --batch-size {}",
+            batches.sequences_in_epoch(),
+            shape.batch_size
+        );
+    }
     let epochs = options.epochs.unwrap_or(1);
     let steps = options.steps.unwrap_or((batches.steps_in_epoch() as u64).saturating_mul(epochs));
     let schedule = schedule(options, steps)
@@ -124,13 +131,14 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
     check::optimizer(&adamw, peak_lr)?;
 
     let out = check::out(options);
-    let mut metrics = MetricsFile::create(&out)?;
     let trace = options.trace.as_deref().map(TraceFile::create).transpose()?;
     let plan = setup::plan(&source.model, setup::settings(options, &source.model, shape)?)?;
     say!("{}", setup::print_plan(&plan, false));
     reset_memory_use();
     let memory = setup::load(source, plan, options.threads.unwrap_or(0), seed)?;
     let session = memory.start(setup::executor(options))?;
+    // Only now: a run that fails to load keeps the figures of the one before.
+    let mut metrics = MetricsFile::create(&out)?;
 
     let mut trainer = Trainer {
         session: &session,

@@ -236,14 +236,22 @@ fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
 }
 
 fn press_ctrl_c(child: &Child) {
-    assert!(std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    signal(child, "-INT");
+}
+
+fn signal(child: &Child, which: &str) {
+    assert!(std::process::Command::new("kill").args([which, &child.id().to_string()]).status().unwrap().success());
 }
 
 #[test]
-fn ctrl_c_ends_after_the_step_and_saves() {
+fn ctrl_c_and_sigterm_end_after_the_step_and_save() {
+    ["-INT", "-TERM"].into_iter().for_each(ends_after_the_step_and_saves);
+}
+
+fn ends_after_the_step_and_saves(by: &str) {
     let scene = Scene::new();
     let mut child = start(&scene, "{train} --dtype f32 --steps 100000000 --lr 1e-2 --lr-schedule constant");
-    press_ctrl_c(&child);
+    signal(&child, by);
     wait_for("the end", || child.try_wait().unwrap().is_some());
     let said = String::from_utf8(scene.read("stderr")).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0), "{said}");
