@@ -16,7 +16,7 @@ const MEASURE: Duration = Duration::from_millis(400);
 /// Bytes of the measured copy: more than caches hold.
 const COPY_BYTES: usize = 256 << 20;
 
-/// Seconds of the fastest of as many runs as fit [`MEASURE`], the first left out.
+/// Seconds of the fastest of as many runs as fit 0.4 s, the first left out.
 pub fn best_seconds(mut work: impl FnMut()) -> f64 {
     work();
     let (start, mut best) = (Instant::now(), f64::INFINITY);
