@@ -1,0 +1,142 @@
+// qk_norm: RMS normalisation of every query and key head with its weight; value heads are copied.
+// qk_norm_backward: the same per head as rms_norm_backward, the reciprocal norms computed again; value gradients copied.
+//
+// Shapes: qkv, out, dout, dqkv [tokens, (heads + 2 kv_heads) head_dim], weights [head_dim].
+// Launch: 256 threads, a warp a head. Forward: warps stride over all (token, head). Backward: one block a part of
+// `tokens_per_part` tokens, which the shape determines; each warp adds up its heads' weight gradients in its own slice of
+// dynamic shared memory [8 warps][2][head_dim], then the block adds the slices in order into parts [parts, 2 head_dim]
+// (queries, keys), summed by `sum_parts` (reduce.cu). Tried: nothing else.
+#include "common.cuh"
+
+// N elements a lane and step; head_dim must be a multiple of N where N > 1.
+template <int N, typename T>
+__device__ __forceinline__ float head_rstd(const T* x, int head_dim, float eps) {
+    float squares = 0.0f;
+    for (int c = threadIdx.x % 32 * N; c < head_dim; c += 32 * N) {
+        float v[N];
+        load_n(v, x + c);
+#pragma unroll
+        for (int k = 0; k < N; k++) squares += v[k] * v[k];
+    }
+    return 1.0f / sqrtf(warp_sum(squares) / float(head_dim) + eps);
+}
+
+template <int N, typename T>
+__device__ void qk_norm(const T* __restrict__ qkv, const T* __restrict__ q_weight, const T* __restrict__ k_weight,
+                        T* __restrict__ out, int64_t tokens, int heads, int kv_heads, int head_dim, float eps) {
+    const int all = heads + 2 * kv_heads;
+    const int64_t items = tokens * all, warps = thread_count() / 32;
+    for (int64_t item = thread_index() / 32; item < items; item += warps) {
+        const int head = item % all;
+        const T* x = qkv + item * head_dim;
+        const bool normed = head < heads + kv_heads;
+        const T* weight = head < heads ? q_weight : k_weight;
+        const float r = normed ? head_rstd<N>(x, head_dim, eps) : 1.0f;
+        for (int c = threadIdx.x % 32 * N; c < head_dim; c += 32 * N) {
+            float v[N], w[N];
+            load_n(v, x + c);
+            if (normed) {
+                load_n(w, weight + c);
+#pragma unroll
+                for (int k = 0; k < N; k++) v[k] = v[k] * r * w[k];
+            }
+            store_n(out + item * head_dim + c, v);
+        }
+    }
+}
+
+template <int N, typename T>
+__device__ void qk_norm_backward(const T* __restrict__ dout, const T* __restrict__ qkv, const T* __restrict__ q_weight,
+                                 const T* __restrict__ k_weight, T* __restrict__ dqkv, float* __restrict__ parts,
+                                 int64_t tokens, int heads, int kv_heads, int head_dim, float eps, int64_t tokens_per_part,
+                                 float* sums) {
+    const int all = heads + 2 * kv_heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float* mine = sums + warp * 2 * head_dim;
+    for (int c = lane * N; c < head_dim; c += 32 * N) {
+#pragma unroll
+        for (int k = 0; k < N; k++) mine[c + k] = mine[head_dim + c + k] = 0.0f;
+    }
+    const int64_t first = blockIdx.x * tokens_per_part * all;
+    const int64_t last = min64((blockIdx.x + 1) * tokens_per_part, tokens) * all;
+    for (int64_t item = first + warp; item < last; item += 8) {
+        const int head = item % all;
+        const T *x = qkv + item * head_dim, *dy = dout + item * head_dim;
+        T* dx = dqkv + item * head_dim;
+        if (head >= heads + kv_heads) {
+            for (int c = lane * N; c < head_dim; c += 32 * N) {
+                float d[N];
+                load_n(d, dy + c);
+                store_n(dx + c, d);
+            }
+            continue;
+        }
+        const T* weight = head < heads ? q_weight : k_weight;
+        float* sum = head < heads ? mine : mine + head_dim;
+        const float r = head_rstd<N>(x, head_dim, eps);
+        float dot = 0.0f;
+        for (int c = lane * N; c < head_dim; c += 32 * N) {
+            float d[N], v[N], w[N];
+            load_n(d, dy + c);
+            load_n(v, x + c);
+            load_n(w, weight + c);
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                const float n = v[k] * r;
+                dot += d[k] * w[k] * n;
+                sum[c + k] += d[k] * n;
+            }
+        }
+        const float mean = warp_sum(dot) / float(head_dim);
+        for (int c = lane * N; c < head_dim; c += 32 * N) {
+            float d[N], v[N], w[N];
+            load_n(d, dy + c);
+            load_n(v, x + c);
+            load_n(w, weight + c);
+#pragma unroll
+            for (int k = 0; k < N; k++) d[k] = r * (d[k] * w[k] - v[k] * r * mean);
+            store_n(dx + c, d);
+        }
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < 2 * head_dim; c += blockDim.x) {
+        float total = 0.0f;
+        for (int w = 0; w < 8; w++) total += sums[w * 2 * head_dim + c];
+        parts[blockIdx.x * 2 * int64_t(head_dim) + c] = total;
+    }
+}
+
+template <typename T>
+__device__ void forward(const T* qkv, const T* q_weight, const T* k_weight, T* out, int64_t tokens, int heads, int kv_heads,
+                        int head_dim, float eps) {
+    if (head_dim % Pack<T>::N == 0 && all_aligned16(qkv, q_weight, k_weight, out)) {
+        qk_norm<Pack<T>::N>(qkv, q_weight, k_weight, out, tokens, heads, kv_heads, head_dim, eps);
+    } else {
+        qk_norm<1>(qkv, q_weight, k_weight, out, tokens, heads, kv_heads, head_dim, eps);
+    }
+}
+template <typename T>
+__device__ void backward(const T* dout, const T* qkv, const T* q_weight, const T* k_weight, T* dqkv, float* parts,
+                         int64_t tokens, int heads, int kv_heads, int head_dim, float eps, int64_t tokens_per_part) {
+    extern __shared__ __align__(16) float sums[];
+    if (head_dim % Pack<T>::N == 0 && all_aligned16(dout, qkv, q_weight, k_weight, dqkv)) {
+        qk_norm_backward<Pack<T>::N>(dout, qkv, q_weight, k_weight, dqkv, parts, tokens, heads, kv_heads, head_dim, eps,
+                                     tokens_per_part, sums);
+    } else {
+        qk_norm_backward<1>(dout, qkv, q_weight, k_weight, dqkv, parts, tokens, heads, kv_heads, head_dim, eps,
+                            tokens_per_part, sums);
+    }
+}
+
+#define QK_NORM(T, name)                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(256, 4) \
+        qk_norm_##name(const T* qkv, const T* q_weight, const T* k_weight, T* out, int64_t tokens, int heads, int kv_heads,   \
+                       int head_dim, float eps) {                                                                             \
+        forward(qkv, q_weight, k_weight, out, tokens, heads, kv_heads, head_dim, eps);                                        \
+    }                                                                                                                         \
+    extern "C" __global__ void __launch_bounds__(256, 4) \
+        qk_norm_backward_##name(const T* dout, const T* qkv, const T* q_weight, const T* k_weight, T* dqkv, float* parts,     \
+                                int64_t tokens, int heads, int kv_heads, int head_dim, float eps, int64_t tokens_per_part) {  \
+        backward(dout, qkv, q_weight, k_weight, dqkv, parts, tokens, heads, kv_heads, head_dim, eps, tokens_per_part);        \
+    }
+QK_NORM(float, f32)
+QK_NORM(bf16, bf16)
