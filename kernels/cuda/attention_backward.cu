@@ -12,6 +12,7 @@
 //    take a launch of their own there.
 // 3. attention_dq_bf16_*: grid.x tiles of BM = 16 MT WARPS query tokens, heaviest first, grid.y query heads.
 // Tried: nothing else yet.
+// spills: attention_dq_bf16_128 64
 #include "documents.cuh"
 #include "mma.cuh"
 

@@ -69,11 +69,11 @@ extern "C" __global__ void __launch_bounds__(256) bias_add_f32(float* x, const f
 extern "C" __global__ void __launch_bounds__(256) bias_add_bf16(bf16* x, const bf16* bias, int64_t rows, int64_t n) {
     bias_add(x, bias, rows, n);
 }
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
     bias_grad_parts_f32(const float* dy, float* parts, int64_t rows, int64_t n, int64_t rows_per_part) {
     bias_grad_parts(dy, parts, rows, n, rows_per_part);
 }
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
     bias_grad_parts_bf16(const bf16* dy, float* parts, int64_t rows, int64_t n, int64_t rows_per_part) {
     bias_grad_parts(dy, parts, rows, n, rows_per_part);
 }

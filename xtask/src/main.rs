@@ -3,6 +3,7 @@
 //! Standard library only, so that the first command a person types is compiled in seconds.
 
 mod cargo;
+mod kernels;
 mod tidy;
 mod validate;
 
@@ -38,6 +39,7 @@ const COMMANDS: &[Command] = &[
         help: "show what a training run would allocate, and how long a step would take",
         run: |root, args| cargo::megatrain(root, "plan", args),
     },
+    Command { name: "kernels", arguments: "[--force]", help: "compile the CUDA kernels; needs no GPU", run: kernels::run },
     Command {
         name: "test",
         arguments: "[ARGS OF cargo test]",
