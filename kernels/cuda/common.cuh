@@ -33,7 +33,8 @@ template <typename T> __device__ __forceinline__ void store_pack(T* p, const Pac
     *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(x.v);
 }
 
-// N consecutive elements as floats, by 16-byte accesses where N elements fill them, one by one otherwise.
+// N consecutive elements as floats, by 16-byte accesses where N elements fill them, by one of 8 bytes for four bf16, one by
+// one otherwise.
 template <int N, typename T> __device__ __forceinline__ void load_n(float (&out)[N], const T* p) {
     if constexpr (N * sizeof(T) % 16 == 0) {
 #pragma unroll
@@ -42,6 +43,11 @@ template <int N, typename T> __device__ __forceinline__ void load_n(float (&out)
 #pragma unroll
             for (int k = 0; k < Pack<T>::N; k++) out[i + k] = to_f32(x.v[k]);
         }
+    } else if constexpr (N * sizeof(T) == 8) {
+        alignas(8) T x[N];
+        *reinterpret_cast<uint2*>(x) = *reinterpret_cast<const uint2*>(p);
+#pragma unroll
+        for (int k = 0; k < N; k++) out[k] = to_f32(x[k]);
     } else {
 #pragma unroll
         for (int i = 0; i < N; i++) out[i] = to_f32(p[i]);
@@ -56,6 +62,11 @@ template <int N, typename T> __device__ __forceinline__ void store_n(T* p, const
             for (int k = 0; k < Pack<T>::N; k++) out.v[k] = from_f32<T>(x[i + k]);
             store_pack(p + i, out);
         }
+    } else if constexpr (N * sizeof(T) == 8) {
+        alignas(8) T out[N];
+#pragma unroll
+        for (int k = 0; k < N; k++) out[k] = from_f32<T>(x[k]);
+        *reinterpret_cast<uint2*>(p) = *reinterpret_cast<const uint2*>(out);
     } else {
 #pragma unroll
         for (int i = 0; i < N; i++) p[i] = from_f32<T>(x[i]);

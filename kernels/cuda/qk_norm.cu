@@ -5,7 +5,8 @@
 // Launch: 256 threads, a warp a head. Forward: warps stride over all (token, head). Backward: one block a part of
 // `tokens_per_part` tokens, which the shape determines; each warp adds up its heads' weight gradients in its own slice of
 // dynamic shared memory [8 warps][2][head_dim], then the block adds the slices in order into parts [parts, 2 head_dim]
-// (queries, keys), summed by `sum_parts` (reduce.cu). Tried: nothing else.
+// (queries, keys), summed by `sum_parts` (reduce.cu). Four elements a lane, so that heads of 128 occupy all lanes.
+// Tried: 16-byte accesses, which leave half the lanes of a bf16 head of 128 idle; a 64-bit remainder an item.
 #include "common.cuh"
 
 // N elements a lane and step; head_dim must be a multiple of N where N > 1.
@@ -26,8 +27,10 @@ __device__ void qk_norm(const T* __restrict__ qkv, const T* __restrict__ q_weigh
                         T* __restrict__ out, int64_t tokens, int heads, int kv_heads, int head_dim, float eps) {
     const int all = heads + 2 * kv_heads;
     const int64_t items = tokens * all, warps = thread_count() / 32;
-    for (int64_t item = thread_index() / 32; item < items; item += warps) {
-        const int head = item % all;
+    const int head_step = warps % all;
+    int head = thread_index() / 32 % all;
+    for (int64_t item = thread_index() / 32; item < items; item += warps, head += head_step) {
+        if (head >= all) head -= all;
         const T* x = qkv + item * head_dim;
         const bool normed = head < heads + kv_heads;
         const T* weight = head < heads ? q_weight : k_weight;
@@ -58,8 +61,8 @@ __device__ void qk_norm_backward(const T* __restrict__ dout, const T* __restrict
     }
     const int64_t first = blockIdx.x * tokens_per_part * all;
     const int64_t last = min64((blockIdx.x + 1) * tokens_per_part, tokens) * all;
-    for (int64_t item = first + warp; item < last; item += 8) {
-        const int head = item % all;
+    int head = warp % all;  // `first` is a token's first head
+    for (int64_t item = first + warp; item < last; item += 8, head = (head + 8) % all) {
         const T *x = qkv + item * head_dim, *dy = dout + item * head_dim;
         T* dx = dqkv + item * head_dim;
         if (head >= heads + kv_heads) {
@@ -108,8 +111,8 @@ __device__ void qk_norm_backward(const T* __restrict__ dout, const T* __restrict
 template <typename T>
 __device__ void forward(const T* qkv, const T* q_weight, const T* k_weight, T* out, int64_t tokens, int heads, int kv_heads,
                         int head_dim, float eps) {
-    if (head_dim % Pack<T>::N == 0 && all_aligned16(qkv, q_weight, k_weight, out)) {
-        qk_norm<Pack<T>::N>(qkv, q_weight, k_weight, out, tokens, heads, kv_heads, head_dim, eps);
+    if (head_dim % 4 == 0 && all_aligned16(qkv, q_weight, k_weight, out)) {
+        qk_norm<4>(qkv, q_weight, k_weight, out, tokens, heads, kv_heads, head_dim, eps);
     } else {
         qk_norm<1>(qkv, q_weight, k_weight, out, tokens, heads, kv_heads, head_dim, eps);
     }
@@ -118,8 +121,8 @@ template <typename T>
 __device__ void backward(const T* dout, const T* qkv, const T* q_weight, const T* k_weight, T* dqkv, float* parts,
                          int64_t tokens, int heads, int kv_heads, int head_dim, float eps, int64_t tokens_per_part) {
     extern __shared__ __align__(16) float sums[];
-    if (head_dim % Pack<T>::N == 0 && all_aligned16(dout, qkv, q_weight, k_weight, dqkv)) {
-        qk_norm_backward<Pack<T>::N>(dout, qkv, q_weight, k_weight, dqkv, parts, tokens, heads, kv_heads, head_dim, eps,
+    if (head_dim % 4 == 0 && all_aligned16(dout, qkv, q_weight, k_weight, dqkv)) {
+        qk_norm_backward<4>(dout, qkv, q_weight, k_weight, dqkv, parts, tokens, heads, kv_heads, head_dim, eps,
                                      tokens_per_part, sums);
     } else {
         qk_norm_backward<1>(dout, qkv, q_weight, k_weight, dqkv, parts, tokens, heads, kv_heads, head_dim, eps,

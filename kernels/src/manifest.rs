@@ -103,7 +103,8 @@ impl Manifest {
                 _ if i == 0 => return Err(malformed(0, &format!("expected `{FIRST_LINE}`"))),
                 ["compiler", ..] => manifest.compiler = line["compiler".len()..].trim().into(),
                 ["source", name, hash] => {
-                    let hash = u64::from_str_radix(hash, 16).map_err(|_| malformed(i, "the hash is not hexadecimal"))?;
+                    let hash =
+                        u64::from_str_radix(hash, 16).map_err(|_| malformed(i, "the hash is not hexadecimal"))?;
                     if source_hash(name) != Some(hash) {
                         return Err(ManifestError::Stale { folder: folder.to_owned(), source_name: name.into() });
                     }

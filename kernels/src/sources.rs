@@ -28,9 +28,11 @@ pub const SOURCES: &[(&str, &str)] = texts![
 pub fn source_hash(name: &str) -> Option<u64> {
     let (_, text) = SOURCES.iter().find(|(n, _)| *n == name)?;
     let texts = HEADERS.iter().map(|(_, text)| *text).chain([*text]);
-    Some(texts.flat_map(str::bytes).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    }))
+    Some(
+        texts
+            .flat_map(str::bytes)
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)),
+    )
 }
 
 #[cfg(test)]

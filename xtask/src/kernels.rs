@@ -91,9 +91,10 @@ fn read_sources(folder: &Path) -> Result<(Vec<Source>, Vec<Source>), String> {
 }
 
 fn fnv(texts: &[&str]) -> u64 {
-    texts.iter().flat_map(|t| t.bytes()).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    texts
+        .iter()
+        .flat_map(|t| t.bytes())
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 fn source_hash(headers: &[Source], source: &Source) -> u64 {
@@ -206,7 +207,10 @@ impl Job {
         let mut failures = Vec::new();
         for kernel in usage(&log) {
             let Usage { name, registers, shared_bytes, spill_bytes } = &kernel;
-            println!("{:<8}{name:<36}{registers:>4} registers {shared_bytes:>6} B shared {spill_bytes:>4} B spilled", self.target);
+            println!(
+                "{:<8}{name:<36}{registers:>4} registers {shared_bytes:>6} B shared {spill_bytes:>4} B spilled",
+                self.target
+            );
             let allowed = declared_spills(&self.text, name);
             if *spill_bytes > allowed {
                 failures.push(format!(
@@ -258,7 +262,10 @@ fn number_before(line: &str, words: &str) -> u64 {
 /// Bytes that a source allows a kernel to spill.
 fn declared_spills(text: &str, kernel: &str) -> u64 {
     let lines = text.lines().filter_map(|l| l.strip_prefix("// spills: "));
-    lines.filter_map(|l| l.split_once(' ')).find(|(name, _)| *name == kernel).map_or(0, |(_, n)| n.trim().parse().unwrap_or(0))
+    lines
+        .filter_map(|l| l.split_once(' '))
+        .find(|(name, _)| *name == kernel)
+        .map_or(0, |(_, n)| n.trim().parse().unwrap_or(0))
 }
 
 fn manifest(headers: &[Source], sources: &[Source], jobs: &[Job], version: &str) -> String {
@@ -293,7 +300,12 @@ ptxas info    : Used 40 registers, used 1 barriers, 8192 bytes smem
 
     #[test]
     fn the_assemblers_report_is_read() {
-        let of = |name: &str, registers, shared_bytes, spill_bytes| Usage { name: name.into(), registers, shared_bytes, spill_bytes };
+        let of = |name: &str, registers, shared_bytes, spill_bytes| Usage {
+            name: name.into(),
+            registers,
+            shared_bytes,
+            spill_bytes,
+        };
         assert_eq!(usage(LOG), [of("a_f32", 40, 8192, 0), of("b_bf16", 255, 0, 104)]);
     }
 

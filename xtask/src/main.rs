@@ -39,7 +39,12 @@ const COMMANDS: &[Command] = &[
         help: "show what a training run would allocate, and how long a step would take",
         run: |root, args| cargo::megatrain(root, "plan", args),
     },
-    Command { name: "kernels", arguments: "[--force]", help: "compile the CUDA kernels; needs no GPU", run: kernels::run },
+    Command {
+        name: "kernels",
+        arguments: "[--force]",
+        help: "compile the CUDA kernels; needs no GPU",
+        run: kernels::run,
+    },
     Command {
         name: "test",
         arguments: "[ARGS OF cargo test]",

@@ -165,7 +165,9 @@ fn fill(buffer: &DeviceBuffer, t: &Tensor) -> Result<(), CudaError> {
         (state >> 40) as f32 / (1 << 23) as f32 - 1.0
     };
     let bytes: Vec<u8> = match t.dtype {
-        DType::I32 if n == TOKENS / DOCUMENT + 1 => (0..n).flat_map(|i| ((i * DOCUMENT) as i32).to_ne_bytes()).collect(),
+        DType::I32 if n == TOKENS / DOCUMENT + 1 => {
+            (0..n).flat_map(|i| ((i * DOCUMENT) as i32).to_ne_bytes()).collect()
+        }
         DType::I32 => (0..n).flat_map(|i| ((i * 7919 % DOCUMENT) as i32).to_ne_bytes()).collect(),
         // Truncated to bf16, which is as good as any rounding here.
         DType::Bf16 => (0..n.min(1 << 24)).flat_map(|_| ((uniform().to_bits() >> 16) as u16).to_ne_bytes()).collect(),

@@ -47,8 +47,13 @@ pub(crate) struct Heuristic {
 }
 
 impl Heuristic {
-    pub(crate) const EMPTY: Heuristic =
-        Heuristic { algorithm: Algorithm { data: [0; 8] }, workspace_bytes: 0, state: -1, waves: 0.0, reserved: [0; 4] };
+    pub(crate) const EMPTY: Heuristic = Heuristic {
+        algorithm: Algorithm { data: [0; 8] },
+        workspace_bytes: 0,
+        state: -1,
+        waves: 0.0,
+        reserved: [0; 4],
+    };
 }
 
 macro_rules! functions {

@@ -154,14 +154,20 @@ impl Gemm {
         let workspace = GEMM_SCRATCH_BYTES;
         // SAFETY: the attribute is a `size_t`, eight bytes on every platform of CUDA 13.
         let status = unsafe {
-            (f.preference_set)(preference.raw, lt::PREF_MAX_WORKSPACE_BYTES, (&raw const workspace).cast(), size_of::<u64>())
+            (f.preference_set)(
+                preference.raw,
+                lt::PREF_MAX_WORKSPACE_BYTES,
+                (&raw const workspace).cast(),
+                size_of::<u64>(),
+            )
         };
         check("describing preferences", status)?;
         let [a, b, c] = key.alignments;
         let alignments = [b, a, c, c].into_iter().enumerate().map(|(i, v)| (lt::PREF_MIN_ALIGNMENT_A + i as i32, v));
         for (attribute, value) in alignments.chain([(lt::PREF_REDUCTION_SCHEME_MASK, lt::REDUCTION_COMPUTE_TYPE)]) {
             // SAFETY: the attribute is a `uint32_t`.
-            let status = unsafe { (f.preference_set)(preference.raw, attribute, (&raw const value).cast(), size_of::<u32>()) };
+            let status =
+                unsafe { (f.preference_set)(preference.raw, attribute, (&raw const value).cast(), size_of::<u32>()) };
             check("describing preferences", status)?;
         }
         let [left, right, result] = &layouts;

@@ -18,7 +18,8 @@ impl Library {
     /// # Errors
     /// What the system's loader says.
     pub(crate) fn open(name: &Path) -> Result<Library, String> {
-        let path = CString::new(name.as_os_str().as_encoded_bytes()).map_err(|_| "a NUL byte in the name".to_owned())?;
+        let path =
+            CString::new(name.as_os_str().as_encoded_bytes()).map_err(|_| "a NUL byte in the name".to_owned())?;
         // SAFETY: `path` is a C string. Initialisers of the library run: those of CUDA's libraries are sound to run.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         if handle.is_null() { Err(last_error()) } else { Ok(Library(handle)) }

@@ -5,7 +5,7 @@ use cudarc::driver::sys::CUfunction_attribute_enum as Attribute;
 use cudarc::driver::{result, sys};
 use megatrain_kernels::{Manifest, SOURCES};
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -16,7 +16,7 @@ const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
 #[derive(Debug)]
 pub(crate) struct Modules {
     modules: Vec<sys::CUmodule>,
-    functions: Mutex<HashMap<&'static str, Function>>,
+    functions: Mutex<HashMap<String, Function>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,8 @@ impl Modules {
     pub(crate) fn load(device: &Device, folder: Option<&Path>) -> Result<Modules, CudaError> {
         let manifest = Manifest::find(folder)?;
         device.make_current()?;
-        let mut modules = Vec::new();
+        // Filled step by step, so that what is loaded is unloaded if a later one fails.
+        let mut loaded = Modules { modules: Vec::new(), functions: Mutex::default() };
         for (source, _) in SOURCES {
             let binary = manifest.pick(source, device.capability()).ok_or_else(|| CudaError::KernelsForOtherGpu {
                 folder: manifest.folder.clone(),
@@ -53,23 +54,24 @@ impl Modules {
             // SAFETY: the image is a cubin, which knows its own length, or PTX, which the byte just pushed ends.
             let module = unsafe { result::module::load_data(image.as_ptr().cast()) }
                 .map_err(CudaError::driver(format!("loading {}", binary.path.display())))?;
-            modules.push(module);
+            loaded.modules.push(module);
+            let functions = loaded.functions.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+            functions
+                .extend(functions_of(module).map_err(CudaError::driver(format!("listing {}", binary.path.display())))?);
         }
-        Ok(Modules { modules, functions: Mutex::new(HashMap::new()) })
+        Ok(loaded)
     }
 
     /// A kernel that may use this much dynamic shared memory.
     ///
     /// # Errors
     /// What the driver says: there is no such kernel, or not that much memory.
-    pub(crate) fn function(&self, name: &'static str, shared_bytes: u32) -> Result<sys::CUfunction, CudaError> {
+    pub(crate) fn function(&self, name: &str, shared_bytes: u32) -> Result<sys::CUfunction, CudaError> {
         let mut functions = self.functions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let function = match functions.get_mut(name) {
-            Some(function) => function,
-            None => functions
-                .entry(name)
-                .or_insert(Function { raw: self.find(name)?, shared_bytes: DEFAULT_SHARED_BYTES }),
-        };
+        let not_found = result::DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND);
+        let function = functions
+            .get_mut(name)
+            .ok_or_else(|| CudaError::driver(format!("looking for kernel {name}"))(not_found))?;
         if shared_bytes > function.shared_bytes {
             let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function belongs to a module that is loaded until `drop`.
@@ -79,19 +81,26 @@ impl Modules {
         }
         Ok(function.raw)
     }
+}
 
-    fn find(&self, name: &str) -> Result<sys::CUfunction, CudaError> {
-        let mut last = result::DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND);
-        for &module in &self.modules {
-            let c_name = CString::new(name).expect("kernel names have no NUL byte");
-            // SAFETY: the module is loaded until `drop`.
-            match unsafe { result::module::get_function(module, c_name) } {
-                Ok(function) => return Ok(function),
-                Err(error) => last = error,
-            }
-        }
-        Err(CudaError::driver(format!("looking for kernel {name}"))(last))
+/// A module's kernels by name.
+fn functions_of(module: sys::CUmodule) -> Result<Vec<(String, Function)>, result::DriverError> {
+    let mut count = 0;
+    // SAFETY: the module is loaded; writes the count.
+    unsafe { sys::cuModuleGetFunctionCount(&mut count, module) }.result()?;
+    let mut raws = vec![std::ptr::null_mut(); count as usize];
+    // SAFETY: there is room for `count` functions.
+    unsafe { sys::cuModuleEnumerateFunctions(raws.as_mut_ptr(), count, module) }.result()?;
+    let mut functions = Vec::new();
+    for raw in raws {
+        let mut name = std::ptr::null();
+        // SAFETY: the function was just listed; writes a C string that lives as long as its module.
+        unsafe { sys::cuFuncGetName(&mut name, raw) }.result()?;
+        // SAFETY: as above.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        functions.push((name, Function { raw, shared_bytes: DEFAULT_SHARED_BYTES }));
     }
+    Ok(functions)
 }
 
 impl Drop for Modules {

@@ -19,7 +19,9 @@ pub fn probe() -> Result<u32, CudaError> {
     }
     let mut version = 0;
     // SAFETY: the driver's library can be opened, as just seen; the function exists in every version of it.
-    unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(CudaError::driver("asking for the driver's version"))?;
+    unsafe { sys::cuDriverGetVersion(&mut version) }
+        .result()
+        .map_err(CudaError::driver("asking for the driver's version"))?;
     let found = (version as u32 / 1000, version as u32 % 1000 / 10);
     if found < MIN_DRIVER {
         return Err(CudaError::DriverTooOld { found, needed: MIN_DRIVER });

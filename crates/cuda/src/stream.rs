@@ -64,7 +64,8 @@ impl<'d> Event<'d> {
     /// What the driver says.
     pub fn new(device: &'d Device) -> Result<Self, CudaError> {
         device.make_current()?;
-        let raw = event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(CudaError::driver("creating an event"))?;
+        let raw =
+            event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(CudaError::driver("creating an event"))?;
         Ok(Event { device, raw })
     }
 

@@ -150,8 +150,7 @@ pub(super) fn backward(
 ) -> Result<Vec<Step>, CudaError> {
     let tokens = op.qkv.shape.dim(0);
     let all_heads = tokens * op.heads as usize;
-    let delta_args =
-        Args::new().pointer(dout).pointer(out).pointer(delta).long(tokens).int(op.heads).int(op.head_dim);
+    let delta_args = Args::new().pointer(dout).pointer(out).pointer(delta).long(tokens).int(op.heads).int(op.head_dim);
     let delta_kernel = by_dtype(op.qkv.dtype, "attention_delta_f32", "attention_delta_bf16");
     let mut steps = vec![launch(delta_kernel, [blocks(all_heads, 8), 1], 256, 0, delta_args)];
     let args = [dout, qkv, lse, delta, borders, dqkv]

@@ -39,7 +39,8 @@ fn every_case_launches_kernels_that_exist_with_as_many_arguments_as_they_declare
                     // Made by a macro: the head dimension or dtype is pasted to the name.
                     None => {
                         let stem = launch.kernel.trim_end_matches(|c: char| c != '_');
-                        let known = declared.keys().any(|name| name.starts_with(stem) || stem.starts_with("attention_"));
+                        let known =
+                            declared.keys().any(|name| name.starts_with(stem) || stem.starts_with("attention_"));
                         assert!(known, "{} is in no source", launch.kernel);
                     }
                 }
