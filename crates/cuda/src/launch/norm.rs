@@ -72,7 +72,8 @@ pub(super) fn qk_norm(op: &QkNorm, addresses: [u64; 4]) -> Vec<Step> {
     let heads = tokens * (op.heads + 2 * op.kv_heads) as usize;
     vec![Step::Launch(Launch {
         kernel: by_dtype(op.qkv.dtype, "qk_norm_f32", "qk_norm_bf16"),
-        grid: [blocks(heads, 8), 1, 1],
+        // Eight warps a block, each taking four heads twice.
+        grid: [blocks(heads, 64), 1, 1],
         block: [256, 1, 1],
         shared_bytes: 0,
         args: addresses
