@@ -7,10 +7,11 @@
 // dynamic shared memory [8 warps][2][head_dim], then the block adds the slices in order into parts [parts, 2 head_dim]
 // (queries, keys), summed by `sum_parts` (reduce.cu).
 //
-// Heads of up to 128 elements, a multiple of four, go four at a time: a lane holds four elements of each in registers, so
-// that a warp has a kilobyte in flight; weights and their gradients stay in registers. Tried: one head at a time, read
+// Heads of up to 128 elements, a multiple of four, go four at a time, two in the backward: a lane holds four elements of
+// each in registers, so that a warp has more in flight; weights and their gradients stay in registers. Tried: one head at a time, read
 // again from the cache for the second pass, which waits for memory most of the time: on an H200 at 36 heads of 128 in bf16
-// 1.5 TB/s forward, 1.7 backward, whether by 8-byte or 16-byte accesses; kept for other heads.
+// 1.5 TB/s forward, 1.7 backward, whether by 8-byte or 16-byte accesses; kept for other heads. And four in the
+// backward, whose registers leave room for three blocks a multiprocessor, so that its 528 parts take two rounds: 1.5 TB/s.
 #include "common.cuh"
 
 // N elements a lane and step; head_dim must be a multiple of N where N > 1.
@@ -117,7 +118,7 @@ __device__ void qk_norm_backward(const T* __restrict__ dout, const T* __restrict
     add_warps(sums, parts, head_dim);
 }
 
-constexpr int AT_ONCE = 4;  // heads
+constexpr int AT_ONCE = 4, BACKWARD_AT_ONCE = 2;  // heads
 
 // The head of the item `u` behind one of head `head`; there are at least three heads.
 __device__ __forceinline__ int head_behind(int head, int u, int all) { return head + u < all ? head + u : head + u - all; }
@@ -172,10 +173,10 @@ __device__ void qk_norm_backward_small(const T* __restrict__ dout, const T* __re
     }
     const int64_t first = blockIdx.x * tokens_per_part * all;
     const int64_t last = min64((blockIdx.x + 1) * tokens_per_part, tokens) * all;
-    for (int64_t item = first + warp * AT_ONCE; item < last; item += 8 * AT_ONCE) {
-        float v[AT_ONCE][4] = {}, d[AT_ONCE][4] = {};
+    for (int64_t item = first + warp * BACKWARD_AT_ONCE; item < last; item += 8 * BACKWARD_AT_ONCE) {
+        float v[BACKWARD_AT_ONCE][4] = {}, d[BACKWARD_AT_ONCE][4] = {};
 #pragma unroll
-        for (int u = 0; u < AT_ONCE; u++) {
+        for (int u = 0; u < BACKWARD_AT_ONCE; u++) {
             if (mine && item + u < last) {
                 load_n(v[u], qkv + (item + u) * head_dim + c);
                 load_n(d[u], dout + (item + u) * head_dim + c);
@@ -183,7 +184,7 @@ __device__ void qk_norm_backward_small(const T* __restrict__ dout, const T* __re
         }
         const int first_head = item % all;
 #pragma unroll
-        for (int u = 0; u < AT_ONCE; u++) {
+        for (int u = 0; u < BACKWARD_AT_ONCE; u++) {
             const int head = head_behind(first_head, u, all);
             const bool query = head < heads, key = !query && head < heads + kv_heads;
             const float r = small_rstd(v[u], head_dim, eps);
@@ -248,7 +249,7 @@ __device__ void backward(const T* dout, const T* qkv, const T* q_weight, const T
                        int head_dim, float eps) {                                                                             \
         forward(qkv, q_weight, k_weight, out, tokens, heads, kv_heads, head_dim, eps);                                        \
     }                                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(256, 3) \
+    extern "C" __global__ void __launch_bounds__(256, 4) \
         qk_norm_backward_##name(const T* dout, const T* qkv, const T* q_weight, const T* k_weight, T* dqkv, float* parts,     \
                                 int64_t tokens, int heads, int kv_heads, int head_dim, float eps, int64_t tokens_per_part) {  \
         backward(dout, qkv, q_weight, k_weight, dqkv, parts, tokens, heads, kv_heads, head_dim, eps, tokens_per_part);        \
