@@ -22,6 +22,7 @@ pub use dir::{ModelDir, TensorInfo, read_json};
 pub use dtype::{FileDType, FloatDType};
 pub use error::{Error, TensorFault};
 pub use export::{ExportPlan, ExportTensor, MAX_SHARD_BYTES, Produce};
+pub use replace::check_target;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

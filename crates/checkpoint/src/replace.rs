@@ -43,10 +43,7 @@ impl Staging {
         }
         remove(&previous)?;
         remove(&partial)?;
-        if resolved.exists() && !replaceable(&resolved)? {
-            let problem = "this exists and is not a model directory, so it will not be replaced; choose another place";
-            return Err(error::file(target, problem));
-        }
+        check_target(target)?;
         fs::create_dir(&partial).map_err(error::io(&partial, "creating"))?;
         Ok(Staging { target: resolved, partial, previous, published: false })
     }
@@ -88,12 +85,26 @@ impl Drop for Staging {
     }
 }
 
-fn replaceable(dir: &Path) -> Result<bool, Error> {
-    if !dir.is_dir() {
-        return Ok(false);
+/// Refuses a place where [`crate::ExportPlan::write`] would refuse to write: one that exists and is neither an empty
+/// directory nor a model's. Writes nothing, so it can be asked before a long run.
+///
+/// # Errors
+/// Names the place.
+pub fn check_target(target: &Path) -> Result<(), Error> {
+    let vacant = match fs::metadata(target) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => true,
+        Err(e) => return Err(error::io(target, "opening")(e)),
+        Ok(meta) if !meta.is_dir() => false,
+        Ok(_) => {
+            let empty = fs::read_dir(target).map_err(error::io(target, "listing"))?.next().is_none();
+            empty || target.join(crate::dir::CONFIG).exists()
+        }
+    };
+    if vacant {
+        return Ok(());
     }
-    let empty = fs::read_dir(dir).map_err(error::io(dir, "listing"))?.next().is_none();
-    Ok(empty || dir.join(crate::dir::CONFIG).exists())
+    let problem = "this exists and is not a model directory, so it will not be replaced; choose another place";
+    Err(error::file(target, problem))
 }
 
 fn remove(dir: &Path) -> Result<(), Error> {

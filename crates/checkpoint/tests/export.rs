@@ -3,7 +3,9 @@
 mod common;
 
 use common::{dir_of, file, index, ramp, raw, text};
-use megatrain_checkpoint::{Alias, Error, Expected, ExportPlan, ExportTensor, FloatDType, MAX_SHARD_BYTES, ModelDir};
+use megatrain_checkpoint::{
+    Alias, Error, Expected, ExportPlan, ExportTensor, FloatDType, MAX_SHARD_BYTES, ModelDir, check_target,
+};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -243,9 +245,14 @@ fn only_model_directories_are_replaced() {
     for target in [dir.path().to_owned(), dir.path().join("thesis.tex")] {
         let error = plan.write(&target, &json!({}), &mut zeros).unwrap_err();
         assert!(matches!(error, Error::File { .. }));
+        assert_eq!(check_target(&target).unwrap_err().to_string(), error.to_string(), "known before a long run");
         assert!(error.to_string().contains("not a model directory, so it will not be replaced"), "{error}");
     }
     assert_eq!(files(dir.path())["thesis.tex"], b"years of work");
+    let (empty, model) = (tempfile::tempdir().unwrap(), source());
+    for vacant in [dir.path().join("new"), empty.path().to_owned(), model.path().to_owned()] {
+        check_target(&vacant).unwrap();
+    }
     let error = plan.write(Path::new("/"), &json!({}), &mut zeros).unwrap_err();
     assert!(error.to_string().starts_with("/: a model cannot be written here"), "{error}");
 }

@@ -58,7 +58,7 @@ impl HostTasks<Task> for Step {
             Task::Batch { x, minus_t } => {
                 let (x, minus_t) = (operands.write::<f32>(x), operands.write::<f32>(minus_t));
                 for (i, x) in x.iter_mut().enumerate() {
-                    *x = ((self.number * 64 + i) as f32 * 0.7).sin();
+                    *x = (((self.number * 64 + i) as f32).powi(2) * 0.7).sin();
                 }
                 for (i, t) in minus_t.iter_mut().enumerate() {
                     let row = &x[i / 2 * 4..][..4];
@@ -87,7 +87,8 @@ fn step() -> Result<(Arc<Contract>, Program<Op, Task>, Tensor), Box<dyn Error>> 
     let staging = contract.region("staging", Space::Host, 4 * 256, false);
     let heap = contract.region("heap", Space::Device(rank), 6 * 256, false);
 
-    let tensor = |region, place: u64, rows: usize, cols: usize| Tensor::new(region, place * 256, DType::F32, [rows, cols]);
+    let tensor =
+        |region, place: u64, rows: usize, cols: usize| Tensor::new(region, place * 256, DType::F32, [rows, cols]);
     let weight = tensor(weights, 0, 4, 2);
     let [x, minus_t, delta, grad] = [(0, ROWS, 4), (1, ROWS, 2), (2, ROWS, 2), (3, 4, 2)]
         .map(|(place, rows, cols)| tensor(staging, place, rows, cols));

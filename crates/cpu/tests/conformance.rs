@@ -3,41 +3,65 @@
 
 use megatrain_base::{DType, Element, Operands, RegionId, Tensor, bf16};
 use megatrain_cpu::kernels;
-use megatrain_ops::{Matmul, Op, OpArgs, harness};
+use megatrain_ops::{Attention, AttentionBackward, Case, Fill, Matmul, Op, OpArgs, Places, harness};
 use std::process::Command;
 
 fn pool(threads: usize) -> rayon::ThreadPool {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap()
 }
 
-/// Runs every case through the harness on each pool; hands each case's memory bytes to `visit`.
+/// The cases of every op, and attention over documents long enough for every block border of the kernels (keys come
+/// in blocks of 256 and 512, queries in blocks of 128).
+fn all_cases() -> Vec<Case> {
+    let mut cases = Op::all_cases();
+    let lens = [530usize, 1, 0, 257, 128, 700, 2];
+    let borders: Vec<i32> = (0..=lens.len()).map(|i| lens[..i].iter().sum::<usize>() as i32).collect();
+    let tokens = *borders.last().unwrap() as usize;
+    for dtype in [DType::F32, DType::Bf16] {
+        let (heads, kv_heads, head_dim, scale) = (3, 1, 8, 0.35);
+        let mut at = Places::default();
+        let qkv = at.tensor(dtype, [tokens, 5 * 8]);
+        let cu_seqlens = at.tensor(DType::I32, [borders.len()]);
+        let out = at.tensor(dtype, [tokens, 3 * 8]);
+        let lse = at.tensor(DType::F32, [3, tokens]);
+        let forward = Attention { qkv, cu_seqlens, out, lse, heads, kv_heads, head_dim, scale };
+        let (dout, dqkv) = (at.tensor(dtype, [tokens, 3 * 8]), at.tensor(dtype, [tokens, 5 * 8]));
+        let backward = AttentionBackward { dout, out, qkv, lse, cu_seqlens, dqkv, heads, kv_heads, head_dim, scale };
+        let borders = || Fill::Ints(borders.clone());
+        cases.push(Case::new(format!("long documents in {dtype}"), forward).fill(cu_seqlens, borders()));
+        let case = Case::new(format!("long documents in {dtype}"), backward).fill(cu_seqlens, borders());
+        let from_forward = || Fill::From(Box::new(forward.into()));
+        cases.push(case.fill(out, from_forward()).fill(lse, from_forward()));
+    }
+    cases
+}
+
+/// Runs every case on each pool, demands equal bits and that the harness is content; hands each case's memory to `visit`.
 fn check_all(pools: &[rayon::ThreadPool], mut visit: impl FnMut(&str, &str, &[Vec<u8>])) {
     let mut failures = Vec::new();
-    for case in Op::all_cases() {
-        let mut first: Option<Vec<Vec<u8>>> = None;
-        for pool in pools {
-            let mut bytes = Vec::new();
-            let report = harness::check(&case, |op, memory| {
+    for case in all_cases() {
+        let name = format!("{} ({})", case.op.name(), case.name);
+        let mut results: Vec<Vec<Vec<u8>>> = Vec::new();
+        let report = harness::check(&case, |op, memory| {
+            let regions: Vec<RegionId> = memory.regions().collect();
+            let bytes = |memory: &harness::Memory| -> Vec<Vec<u8>> {
+                regions.iter().map(|&region| memory.bytes(region).to_vec()).collect()
+            };
+            let before = bytes(memory);
+            for pool in pools {
+                for (&region, before) in regions.iter().zip(&before) {
+                    memory.bytes_mut(region).copy_from_slice(before);
+                }
                 pool.install(|| kernels::run(op, &memory.operands(op)));
-                let regions: Vec<RegionId> = memory.regions().collect();
-                bytes = regions.iter().map(|&r| memory.bytes(r).to_vec()).collect();
-                Ok(())
-            });
-            if let Err(error) = report {
-                failures.push(error);
+                results.push(bytes(memory));
             }
-            match &first {
-                None => first = Some(bytes),
-                Some(first) => assert!(
-                    *first == bytes,
-                    "{} ({}): {} threads give other bits than one",
-                    case.op.name(),
-                    case.name,
-                    pool.current_num_threads()
-                ),
-            }
+            Ok(())
+        });
+        failures.extend(report.err());
+        for (pool, result) in pools.iter().zip(&results) {
+            assert!(*result == results[0], "{name}: {} threads give other bits", pool.current_num_threads());
         }
-        visit(case.op.name(), &case.name, &first.unwrap());
+        visit(case.op.name(), &case.name, &results[0]);
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
@@ -142,7 +166,8 @@ impl Product {
         let mut memory: Vec<Vec<u32>> =
             operands.iter().zip(&self.buffers).map(|((t, _), x)| stored(x, t.dtype)).collect();
         pool(threads).install(|| {
-            let spans = operands.iter().zip(&mut memory).map(|((t, access), m)| (t.span, *access, m.as_mut_ptr().cast()));
+            let spans =
+                operands.iter().zip(&mut memory).map(|((t, access), m)| (t.span, *access, m.as_mut_ptr().cast()));
             // SAFETY: each operand has a buffer of its own with room for its span, untouched by others meanwhile.
             let operands = unsafe { Operands::new(spans) };
             kernels::run(&Op::from(self.op), &operands);
@@ -210,6 +235,14 @@ fn large_products_are_as_accurate_as_a_plain_f32_loop() {
             Product::new(shape, transpose, (F32, F32), true).check();
             Product::new(shape, transpose, (Bf16, F32), true).check();
         }
+    }
+}
+
+#[test]
+fn results_too_large_for_the_caches_are_written_whole() {
+    // 33 MiB of f32, rows of whole cache lines and not.
+    for n in [4112, 4109] {
+        Product::new((2080, n, 17), (false, true), (DType::F32, DType::F32), false).check();
     }
 }
 

@@ -142,6 +142,8 @@ mod tests {
         let (train, held) = check(&[1000], 0.05);
         assert_eq!((train.tokens(), held.docs[0].tokens[0]), (950, 950));
         check(&[5000, 3, 4, 5000], 0.01);
+        let (_, held) = check(&[1000, 1000], 0.001);
+        assert_eq!(held.docs[0].tokens, [998, 999], "the first of equally long texts is cut");
         assert!(Documents::from_tokens(vec![vec![1, 2, 3]]).split_held_out(0.1, 0).is_err());
         assert!(Documents::default().split_held_out(0.1, 0).is_err());
         assert!(Documents::from_tokens(vec![vec![1; 100]]).split_held_out(1.0, 0).is_err());

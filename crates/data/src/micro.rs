@@ -4,6 +4,9 @@ use crate::document::IGNORE;
 use crate::error::Error;
 use crate::pack::Sequence;
 
+/// Longest document of padding: attention costs the square of a document's length, and padding should cost little.
+const PADDING_DOC_TOKENS: usize = 64;
+
 /// One micro-batch in arrays of a fixed capacity T, whatever its content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MicroBatch {
@@ -14,8 +17,8 @@ pub struct MicroBatch {
     pub targets: Vec<i32>,
     /// `[T]` places within each document, from 0.
     pub positions: Vec<i32>,
-    /// `[T + 1]` where documents begin: document `d` is `cu_seqlens[d]..cu_seqlens[d + 1]`. The first is 0; the padding,
-    /// if there is any, is one more document at the end; all entries after the last document repeat T.
+    /// `[T + 1]` where documents begin: document `d` is `cu_seqlens[d]..cu_seqlens[d + 1]`. The first is 0; the padding
+    /// is cut into short documents of its own at the end; all entries after the last document repeat T.
     pub cu_seqlens: Vec<i32>,
     /// Places that are not padding.
     pub used: usize,
@@ -53,7 +56,11 @@ impl MicroBatch {
         }
         batch.tokens.resize(capacity, 0);
         batch.targets.resize(capacity, IGNORE);
-        batch.positions.extend(0..(capacity - used) as i32);
+        while batch.positions.len() < capacity {
+            let len = PADDING_DOC_TOKENS.min(capacity - batch.positions.len());
+            batch.positions.extend(0..len as i32);
+            batch.cu_seqlens.push(batch.positions.len() as i32);
+        }
         batch.cu_seqlens.resize(capacity + 1, capacity as i32);
         Ok(batch)
     }

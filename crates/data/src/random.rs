@@ -75,6 +75,15 @@ mod tests {
     }
 
     #[test]
+    fn numbers_below_a_bound_are_unbiased() {
+        // For 3 * 2^62 a plain remainder would give the lowest third half of the time.
+        let (mut random, third) = (Random::new(1, 0), 1u64 << 62);
+        let low = (0..6000).filter(|_| random.below(3 * third) < third).count();
+        // Binomial(6000, 1/3): mean 2000, deviation 37; five deviations either way.
+        assert!((1815..2185).contains(&low), "{low}");
+    }
+
+    #[test]
     fn seeds_and_streams_differ() {
         let first = |seed, stream| Random::new(seed, stream).next_u64();
         let all: std::collections::HashSet<_> = (0..50).flat_map(|s| (0..50).map(move |e| first(s, e))).collect();

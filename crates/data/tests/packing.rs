@@ -142,6 +142,9 @@ fn a_micro_batch_has_its_fixed_size_whatever_it_holds() {
     assert_eq!(full.cu_seqlens, [0, 3, 7, 9, 9, 9, 9, 9, 9, 9], "no padding, no padding document");
     let empty = MicroBatch::assemble(&[], 3).unwrap();
     assert_eq!((empty.cu_seqlens, empty.targets), (vec![0, 3, 3, 3], vec![IGNORE; 3]));
+    let long = MicroBatch::assemble(&[], 150).unwrap();
+    assert_eq!(long.cu_seqlens[..5], [0, 64, 128, 150, 150], "padding is cut: attention's cost is square");
+    assert_eq!((long.positions[63], long.positions[64], long.positions[149]), (63, 0, 21));
 }
 
 proptest! {

@@ -87,8 +87,10 @@ pub fn choose(model: &Model, settings: &Settings, sizes: &Sizes) -> Result<Choic
             }
         }
     }
-    let frugal = least(*groups.last().expect("not empty"), spills[spills.len() - 1]);
-    let map = DeviceMap::new(model, settings, sizes, &frugal);
+    // With few blocks the frames that spilling shares are more than the blocks' own.
+    let smallest_group = *groups.last().expect("not empty");
+    let maps = spills.iter().map(|&spill| DeviceMap::new(model, settings, sizes, &least(smallest_group, spill)));
+    let map = maps.min_by_key(|map| map.total_bytes).expect("spilling, not spilling or both");
     Err(PlanError::BudgetTooSmall {
         budget_bytes: settings.device_memory_bytes,
         need_bytes: map.total_bytes,

@@ -100,7 +100,8 @@ impl Emission {
                 if t.span.region.0 < TEMPS {
                     continue;
                 }
-                match lives.iter_mut().find(|(region, _)| *region == t.span.region) {
+                // From the latest on: a chunked template has thousands, each used at once.
+                match lives.iter_mut().rev().find(|(region, _)| *region == t.span.region) {
                     Some((_, life)) => {
                         life.last = i;
                         life.len_bytes = life.len_bytes.max(t.span.end_bytes());

@@ -99,6 +99,9 @@ mod tests {
         assert_eq!(pieces(&mut map, 25..26), [(25, 26, Some(2))]);
         map.merge(0..30);
         assert_eq!(pieces(&mut map, 0..30), [(0, 10, Some(1)), (10, 20, None), (20, 30, Some(2))]);
+        map.insert(40..50, 2);
+        map.merge(20..50);
+        assert_eq!(pieces(&mut map, 20..50), [(20, 30, Some(2)), (30, 40, None), (40, 50, Some(2))]);
         let first_error = map.visit(0..30, |r, v| if v.is_none() { Err(r.start) } else { Ok(()) });
         assert_eq!(first_error, Err(10));
     }

@@ -4,7 +4,7 @@
 use crate::options::{Dtype, Schedule, TrainOptions};
 use crate::setup::{self, Source};
 use crate::train::{self, DataKind};
-use crate::{simulation, weights};
+use crate::{check, simulation, weights};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use megatrain_data::{Document, Documents, Random};
@@ -55,6 +55,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
     if options.steps < 2 {
         bail!("--steps must be at least 2: the first step is not counted");
     }
+    check::threads(options.threads)?;
     let work = Workplace::new()?;
     let source = match &options.model {
         Some(dir) => Source::open(dir)?,
@@ -68,7 +69,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         (Some(_), Some(dir)) => Some(dir.clone()),
         (Some(_), None) => Some(random_model(&source, &work.path)?),
     };
-    println!(
+    tell!(
         "whole steps of {} x {} tokens, {threads} thread(s), {} parameters, median of {} steps",
         options.batch_size,
         options.seq_len,
@@ -79,7 +80,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         let peak = pool.install(|| simulation::matmul_tflops(setup::dtype(Some(dtype))));
         let ours = train_steps(options, &source, dtype, &batches, &work.path)?;
         let tflops = ours.tokens_per_s * source.model.config.flops_per_token(options.seq_len) / 1e12;
-        println!(
+        tell!(
             "{dtype:?}: {:.1} tokens/s, {tflops:.3} TFLOP/s, {:.0}% of the matrix-product peak of {peak:.3} TFLOP/s, last loss {:.4}",
             ours.tokens_per_s,
             100.0 * tflops / peak,
@@ -87,7 +88,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         );
         if let (Some(command), Some(model)) = (&options.peer, &peer_model) {
             let peer = peer_steps(command, model, dtype, threads, &batches, &work.path)?;
-            println!(
+            tell!(
                 "      peer: {:.1} tokens/s, last loss {:.4}; ours is {:.2} times as fast",
                 peer.tokens_per_s,
                 peer.last_loss,

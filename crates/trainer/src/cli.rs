@@ -1,11 +1,10 @@
 //! The `megatrain` command line.
 
-use crate::options::{Device, Dtype, TrainOptions};
+use crate::options::{Device, Dtype, TrainOptions, whole};
 use crate::setup::{self, Source, StepShape};
-use crate::{bench, demo, generate, simulation, train};
+use crate::{bench, check, demo, generate, say, session, simulation, train};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
-use std::io::Write;
 use std::path::PathBuf;
 
 /// Trains language models from host memory.
@@ -58,13 +57,13 @@ struct GenerateCommand {
     #[arg(long, value_name = "TEXT")]
     prompt: String,
     /// Tokens to add at most.
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole::<usize>, allow_negative_numbers = true)]
     max_tokens: usize,
     /// 0 takes the likeliest token every time.
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_hyphen_values = true)]
     temperature: f64,
     /// Seed of the sampling.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<u64>, allow_negative_numbers = true)]
     seed: u64,
     /// Numbers to compute with [default: bf16 where the processor multiplies it, else f32].
     #[arg(long, value_name = "f32|bf16")]
@@ -73,7 +72,7 @@ struct GenerateCommand {
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Device,
     /// Threads to compute with; 0 for all.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<usize>, allow_negative_numbers = true)]
     threads: usize,
 }
 
@@ -98,7 +97,7 @@ pub fn run(cli: Cli) -> Result<()> {
                 return demo::run(&options);
             }
             let summary = train::train(&options)?;
-            println!(
+            tell!(
                 "{} step(s){}, last loss {:.4}, {:.0} tokens/s; model in {}",
                 summary.steps,
                 match summary.skipped {
@@ -119,6 +118,7 @@ pub fn run(cli: Cli) -> Result<()> {
 
 fn run_generate(command: &GenerateCommand) -> Result<()> {
     setup::check_device(command.device)?;
+    check::threads(command.threads)?;
     if !(command.temperature.is_finite() && command.temperature >= 0.0) {
         bail!("--temperature {} is not a number from 0 on", command.temperature);
     }
@@ -128,10 +128,14 @@ fn run_generate(command: &GenerateCommand) -> Result<()> {
         .as_deref()
         .with_context(|| format!("{} has no tokenizer.json to read the prompt with", command.model.display()))?;
     let prompt = tokenizer.encode(&command.prompt)?;
+    if prompt.is_empty() {
+        bail!("the prompt has no tokens; give --prompt some text");
+    }
     let dtype = setup::dtype(command.dtype);
-    let mut generator = generate::Generator::new(&source, prompt.len() + command.max_tokens, dtype, command.threads)?;
+    let mut generator =
+        generate::Generator::new(&source, prompt.len().saturating_add(command.max_tokens), dtype, command.threads)?;
     let sampling = generate::Sampling { temperature: command.temperature, seed: command.seed };
-    print!("{}", command.prompt);
+    say::part_on_stdout(&command.prompt);
     let mut ids: Vec<i32> = Vec::new();
     let mut shown = 0;
     generator.generate(&prompt, command.max_tokens, tokenizer.stop_ids(), sampling, |id| {
@@ -140,27 +144,30 @@ fn run_generate(command: &GenerateCommand) -> Result<()> {
         if let Ok(text) = tokenizer.decode(&ids)
             && !text.ends_with('\u{fffd}')
         {
-            print!("{}", &text[shown..]);
+            say::part_on_stdout(text.get(shown..).unwrap_or_default());
             shown = text.len();
-            std::io::stdout().flush().ok();
         }
     })?;
     let text = tokenizer.decode(&ids)?;
-    println!("{}", text.get(shown..).unwrap_or_default());
+    tell!("{}", text.get(shown..).unwrap_or_default());
     Ok(())
 }
 
 fn run_plan(command: &PlanCommand) -> Result<()> {
     let options = command.train.options()?;
+    check::options(&options)?;
     let source = Source::from_options(&options)?;
     let shape = StepShape::new(&options, &source.model.config)?;
     let plan = setup::plan(&source.model, setup::settings(&options, &source.model, shape)?)?;
-    println!("{}", setup::print_plan(&plan, command.verbose));
+    tell!("{}", setup::print_plan(&plan, command.verbose));
+    if let Err(refusal) = session::fits(&plan) {
+        tell!("{refusal}");
+    }
     let profile = match &command.profile {
         Some(path) => simulation::read_profile(path)?,
         None => simulation::measure(options.threads.unwrap_or(0), plan.settings.dtype)?,
     };
     let program = plan.train(shape.micro_batches())?;
-    println!("{}", simulation::describe(&program, &plan, &profile)?);
+    tell!("{}", simulation::describe(&program, &plan, &profile)?);
     Ok(())
 }

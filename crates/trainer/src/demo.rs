@@ -37,7 +37,7 @@ pub fn is_demo(options: &TrainOptions) -> bool {
 pub fn run(options: &TrainOptions) -> Result<()> {
     let seed = options.seed.unwrap_or(0);
     let (training, held_out) = problems(seed);
-    eprintln!(
+    say!(
         "demo     a model of 1.6 million parameters learns from {} problems; afterwards it is asked {} others",
         training.len(),
         held_out.len()
@@ -54,18 +54,18 @@ pub fn run(options: &TrainOptions) -> Result<()> {
     let exported = Source::open(&summary.model_dir)?;
     let answers = answer(&exported, &options, &held_out)?;
     let right = answers.iter().zip(&held_out).filter(|(answer, problem)| **answer == problem.answer).count();
-    println!("\nheld-out problems, answered by the model in {}:", summary.model_dir.display());
+    tell!("\nheld-out problems, answered by the model in {}:", summary.model_dir.display());
     for (given, problem) in answers.iter().zip(&held_out).take(9) {
         let verdict =
             if *given == problem.answer { "right".into() } else { format!("wrong, it is {}", problem.answer) };
-        println!("  {}{given}   ({verdict})", problem.question);
+        tell!("  {}{given}   ({verdict})", problem.question);
     }
-    println!(
+    tell!(
         "exactly right: {right} of {} held-out problems ({:.0}%); a model with random weights answers none",
         held_out.len(),
         100.0 * right as f64 / held_out.len() as f64
     );
-    println!("more: cargo xtask generate --model {} --prompt \"27+45=\"", summary.model_dir.display());
+    tell!("more: cargo xtask generate --model {} --prompt \"27+45=\"", summary.model_dir.display());
     Ok(())
 }
 

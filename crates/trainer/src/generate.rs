@@ -67,9 +67,16 @@ impl Generator {
         mut on_token: impl FnMut(i32),
     ) -> Result<Vec<i32>> {
         if prompt.is_empty() {
-            bail!("the prompt has no tokens; give --prompt some text");
+            bail!("the prompt has no tokens");
         }
-        if prompt.len() + max_tokens > self.capacity {
+        let vocab = self.model.config.vocab;
+        if let Some(id) = prompt.iter().find(|&&id| usize::try_from(id).map_or(true, |id| id >= vocab)) {
+            bail!(
+                "token id {id} of the prompt is outside the model's vocabulary of {vocab}; tokenizer.json and config.json \
+                 must come from the same model"
+            );
+        }
+        if prompt.len().saturating_add(max_tokens) > self.capacity {
             bail!("{} tokens of prompt and {max_tokens} more do not fit {}", prompt.len(), self.capacity);
         }
         let mut random = Random::new(sampling.seed, 0);

@@ -1,4 +1,4 @@
-//! Ctrl-C: the first asks the run to end after the step and save; the second ends the process at once.
+//! Ctrl-C and SIGTERM (how batch systems end a job): the first asks the run to end after the step and save; the second ends the process at once.
 
 use anyhow::{Context, Result};
 use std::sync::Once;
@@ -18,9 +18,7 @@ pub fn install() -> Result<()> {
             if REQUESTED.swap(true, Ordering::SeqCst) {
                 std::process::exit(130);
             }
-            eprintln!(
-                "\nending after this step and saving the model; press Ctrl-C again to end at once without saving"
-            );
+            say!("\nending after this step and saving the model; press Ctrl-C again to end at once without saving");
         });
     });
     result.context("installing the Ctrl-C handler")

@@ -2,7 +2,11 @@
 //!
 //! It wires the other crates together and decides no order: what runs when is the planner's program.
 
+#[macro_use]
+pub mod say;
+
 pub mod bench;
+pub mod check;
 pub mod cli;
 pub mod demo;
 pub mod generate;

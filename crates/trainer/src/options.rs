@@ -32,12 +32,12 @@ pub struct TrainOptions {
     pub data: Option<Vec<PathBuf>>,
 
     /// Share of the data kept apart and evaluated before and after training [default: 0].
-    #[arg(long, value_name = "FRACTION", help_heading = "Data")]
+    #[arg(long, value_name = "FRACTION", allow_hyphen_values = true, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out: Option<f64>,
 
     /// Tokens in a sequence [default: 512, or the model's limit if lower].
-    #[arg(long, value_name = "TOKENS", help_heading = "Data")]
+    #[arg(long, value_name = "TOKENS", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seq_len: Option<usize>,
 
@@ -47,32 +47,32 @@ pub struct TrainOptions {
     pub no_shuffle: Option<bool>,
 
     /// Seed of everything random: shuffling, held-out choice, random weights [default: 0].
-    #[arg(long, value_name = "N", help_heading = "Data")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>, allow_negative_numbers = true, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 
     /// Optimizer steps [default: as many as --epochs take].
-    #[arg(long, value_name = "N", help_heading = "Steps")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>, allow_negative_numbers = true, help_heading = "Steps")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
 
     /// Passes over the data, where --steps is not given [default: 1].
-    #[arg(long, value_name = "N", help_heading = "Steps")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>, allow_negative_numbers = true, help_heading = "Steps")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<u64>,
 
     /// Sequences in an optimizer step [default: 4].
-    #[arg(long, value_name = "N", help_heading = "Steps")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = "Steps")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<usize>,
 
     /// Sequences computed together; the result is the same for any [default: the batch size, at most 4].
-    #[arg(long, value_name = "N", help_heading = "Steps")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = "Steps")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub micro_batch_size: Option<usize>,
 
     /// Peak learning rate [default: 2e-5 with --model, 1e-3 with --preset].
-    #[arg(long, value_name = "RATE", help_heading = "Optimizer")]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true, help_heading = "Optimizer")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lr: Option<f64>,
 
@@ -82,32 +82,32 @@ pub struct TrainOptions {
     pub lr_schedule: Option<Schedule>,
 
     /// Steps over which the learning rate rises [default: a twentieth of the steps].
-    #[arg(long, value_name = "STEPS", help_heading = "Optimizer")]
+    #[arg(long, value_name = "STEPS", value_parser = whole::<u64>, allow_negative_numbers = true, help_heading = "Optimizer")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup: Option<u64>,
 
     /// Decoupled weight decay; never on norms and biases [default: 0.01].
-    #[arg(long, value_name = "X", help_heading = "Optimizer")]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, help_heading = "Optimizer")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
 
     /// AdamW's first decay rate [default: 0.9].
-    #[arg(long, value_name = "X", help_heading = "Optimizer")]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, help_heading = "Optimizer")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beta1: Option<f64>,
 
     /// AdamW's second decay rate [default: 0.999].
-    #[arg(long, value_name = "X", help_heading = "Optimizer")]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, help_heading = "Optimizer")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beta2: Option<f64>,
 
     /// AdamW's epsilon [default: 1e-8].
-    #[arg(long, value_name = "X", help_heading = "Optimizer")]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, help_heading = "Optimizer")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eps: Option<f64>,
 
     /// Largest global gradient norm; 0 for no clipping [default: 1, or 0 with --update eager].
-    #[arg(long, value_name = "NORM", help_heading = "Optimizer")]
+    #[arg(long, value_name = "NORM", allow_hyphen_values = true, help_heading = "Optimizer")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip: Option<f64>,
 
@@ -122,7 +122,7 @@ pub struct TrainOptions {
     pub device: Option<Device>,
 
     /// Threads to compute with [default: all].
-    #[arg(long, value_name = "N", help_heading = "Machine")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = "Machine")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
 
@@ -374,6 +374,12 @@ fn one_or_many<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Vec<PathBuf>>, 
     }))
 }
 
+/// Reads a whole number, or says what one looks like.
+pub(crate) fn whole<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let number = text.parse::<u64>().ok().and_then(|n| T::try_from(n).ok());
+    number.ok_or_else(|| format!("`{text}` is no whole number from 0 on; write digits only, for example 1000"))
+}
+
 #[derive(Parser)]
 struct OnlyOptions {
     #[command(flatten)]
@@ -428,7 +434,7 @@ impl TrainOptions {
     /// These options, completed by those of a file.
     ///
     /// # Errors
-    /// None for options that were read or parsed.
+    /// Numbers that are NaN or infinite, named.
     pub fn over(&self, file: &TrainOptions) -> Result<TrainOptions> {
         let as_map = |options: &TrainOptions| match serde_json::to_value(options)? {
             serde_json::Value::Object(map) => Ok(map),
@@ -441,6 +447,10 @@ impl TrainOptions {
             all.remove("preset");
         }
         all.extend(flags);
+        // JSON has no NaN and no infinity: they came out as null, which would read as the default.
+        if let Some((key, _)) = all.iter().find(|(_, value)| value.is_null()) {
+            bail!("`{key}` is NaN or infinite; give a finite number");
+        }
         Ok(serde_json::from_value(serde_json::Value::Object(all))?)
     }
 }

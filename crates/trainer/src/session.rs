@@ -1,7 +1,7 @@
 //! [`Session`]: a plan with its memory committed and an executor over it.
 
 use crate::tasks::{StepResult, StepTasks};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use megatrain_arena::{Arena, CommitOptions, Kind, Limits};
 use megatrain_base::{Access, Operands, Span};
 use megatrain_cpu::{CpuExecutor, ExecutorOptions, RegionMemory, RunReport, Ticket};
@@ -17,6 +17,11 @@ pub struct Memory {
 /// What the process takes beside the plan's regions: code, tokenizer, threads' stacks, kernels' scratch. The data set
 /// comes on top.
 const PROCESS_BYTES: u64 = 64 << 20;
+
+/// Bytes that a run of the plan takes in all, the data set apart.
+pub fn planned_bytes(plan: &Plan) -> u64 {
+    plan.regions().iter().map(|r| r.len_bytes).sum::<u64>() + PROCESS_BYTES
+}
 
 /// The arena's plan for a planner's regions.
 pub fn arena_plan(plan: &Plan) -> megatrain_arena::Plan {
@@ -36,14 +41,32 @@ pub fn arena_plan(plan: &Plan) -> megatrain_arena::Plan {
     arena
 }
 
+/// The arena's plan, if this machine has room for it. Allocates nothing.
+///
+/// # Errors
+/// Every limit that is too small, with what the plan needs of it and what makes the plan smaller.
+pub fn fits(plan: &Plan) -> Result<megatrain_arena::Plan> {
+    let arena = arena_plan(plan);
+    arena.check(&Limits::read()?).map_err(|error| {
+        let settings = match plan.settings.train {
+            true => {
+                "a smaller model; lower --micro-batch-size, --batch-size or --seq-len; --device-memory, which caps the \
+                 device heap"
+            }
+            false => "a smaller model, a shorter --prompt, fewer --max-tokens",
+        };
+        anyhow!("{error}\n  what makes the plan smaller: {settings}")
+    })?;
+    Ok(arena)
+}
+
 impl Memory {
     /// Checks the plan against the machine and allocates it.
     ///
     /// # Errors
     /// What does not fit, before anything is allocated.
     pub fn commit(plan: Arc<Plan>, threads: usize) -> Result<Memory> {
-        let arena = arena_plan(&plan);
-        arena.check(&Limits::read()?)?;
+        let arena = fits(&plan)?;
         let total: u64 = arena.regions().iter().map(|r| r.bytes).sum();
         let bar = crate::progress::bar(total, "preparing memory");
         let shown = bar.clone();

@@ -20,6 +20,12 @@ const MEMORY_SHARE: f64 = 0.8;
 /// Bytes of logits and their gradients alive at once.
 const LOGITS_BYTES: usize = 256 << 20;
 
+/// Micro-batches in a step at most: its program lists the commands of each.
+const MAX_MICRO_BATCHES: usize = 4096;
+
+/// Tokens in a micro-batch at most: planning takes time quadratic in them, some seconds here.
+const MAX_MICRO_TOKENS: usize = 1 << 22;
+
 /// A model with its origin.
 pub struct Source {
     /// Templates and units.
@@ -138,6 +144,31 @@ pub fn executor(options: &TrainOptions) -> ExecutorOptions {
     }
 }
 
+/// Sequences in an optimizer step and in a micro-batch.
+///
+/// # Errors
+/// Sizes of zero, a micro-batch larger than the step, more micro-batches than one program can list.
+pub fn batch_sizes(options: &TrainOptions) -> Result<(usize, usize)> {
+    let batch_size = options.batch_size.unwrap_or(4);
+    let micro_batch_size = options.micro_batch_size.unwrap_or(batch_size.min(4));
+    for (flag, value) in [("--batch-size", batch_size), ("--micro-batch-size", micro_batch_size)] {
+        if value == 0 {
+            bail!("{flag} must be at least 1");
+        }
+    }
+    if micro_batch_size > batch_size {
+        bail!("--micro-batch-size {micro_batch_size} is larger than --batch-size {batch_size}; lower it");
+    }
+    let micro_batches = batch_size.div_ceil(micro_batch_size);
+    if micro_batches > MAX_MICRO_BATCHES {
+        bail!(
+            "--batch-size {batch_size} takes {micro_batches} micro-batches of --micro-batch-size {micro_batch_size}, and a step \
+             may have {MAX_MICRO_BATCHES}; lower the first or raise the second"
+        );
+    }
+    Ok((batch_size, micro_batch_size))
+}
+
 /// The shape of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepShape {
@@ -153,11 +184,10 @@ impl StepShape {
     /// From options and the model's limit.
     ///
     /// # Errors
-    /// Sizes of zero, or sequences longer than the model was made for.
+    /// As [`batch_sizes`], or sequences longer than the model was made for.
     pub fn new(options: &TrainOptions, config: &ModelConfig) -> Result<StepShape> {
         let seq_len = options.seq_len.unwrap_or(512.min(config.max_positions));
-        let batch_size = options.batch_size.unwrap_or(4);
-        let micro_batch_size = options.micro_batch_size.unwrap_or(batch_size.min(4));
+        let (batch_size, micro_batch_size) = batch_sizes(options)?;
         if seq_len < 2 {
             bail!("--seq-len {seq_len} is too short: a token needs one before it to be predicted from; use at least 2");
         }
@@ -167,14 +197,12 @@ impl StepShape {
                 config.max_positions
             );
         }
-        config.check_context(seq_len)?;
-        for (flag, value) in [("--batch-size", batch_size), ("--micro-batch-size", micro_batch_size)] {
-            if value == 0 {
-                bail!("{flag} must be at least 1");
-            }
-        }
-        if micro_batch_size > batch_size {
-            bail!("--micro-batch-size {micro_batch_size} is larger than --batch-size {batch_size}; lower it");
+        config.check_context(seq_len).with_context(|| format!("--seq-len {seq_len}"))?;
+        if seq_len.checked_mul(micro_batch_size).is_none_or(|tokens| tokens > MAX_MICRO_TOKENS) {
+            bail!(
+                "--micro-batch-size {micro_batch_size} times --seq-len {seq_len} is more than the {MAX_MICRO_TOKENS} tokens \
+                 that a micro-batch may have; lower one of them"
+            );
         }
         Ok(StepShape { seq_len, batch_size, micro_batch_size })
     }

@@ -42,6 +42,11 @@ pub struct StepResult {
 }
 
 impl StepResult {
+    /// A step that computed nothing, since nothing in it is a target.
+    pub fn without_targets() -> Self {
+        StepResult { verdict: Some(Verdict::Skip(SkipReason::NoTargets)), ..StepResult::default() }
+    }
+
     /// Sum of all losses, micro-batches in order.
     pub fn loss_sum(&self) -> f64 {
         self.loss_sums.iter().sum()
@@ -191,7 +196,9 @@ impl HostTasks<HostTask> for StepTasks {
             }
             HostTask::LossVerdict { sums, verdict } => {
                 let total: f64 = operands.read::<f64>(sums).iter().sum();
-                let decision = if total.is_finite() {
+                let decision = if self.targets == 0 {
+                    Verdict::Skip(SkipReason::NoTargets)
+                } else if total.is_finite() {
                     Verdict::Apply { scale: 1.0, norm: f64::NAN }
                 } else {
                     Verdict::Skip(SkipReason::NonFiniteGradient { count: 0, norm: total })

@@ -4,8 +4,8 @@ use crate::metrics::{MetricsFile, StepMetrics};
 use crate::options::{Schedule, TrainOptions};
 use crate::session::{Run, Session};
 use crate::setup::{self, Source, StepShape};
-use crate::tasks::{OptimStep, StepTasks};
-use crate::{interrupt, weights};
+use crate::tasks::{OptimStep, StepResult, StepTasks};
+use crate::{check, interrupt, weights};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use megatrain_base::fmt_bytes;
@@ -13,8 +13,10 @@ use megatrain_cpu::RunReport;
 use megatrain_data::{Batches, Documents, PackOptions, Packer, ReadOptions, StepBatch};
 use megatrain_optim::{AdamW, LrSchedule, ScheduleKind, ScheduleOptions, Verdict};
 use megatrain_planner::{Model, Program};
+use megatrain_scheduler::Timeline;
 use std::collections::{HashMap, VecDeque};
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -50,6 +52,7 @@ pub struct Summary {
 /// # Errors
 /// Whatever is wrong with options, files or the machine, before training where it can be known; later, what broke.
 pub fn train(options: &TrainOptions) -> Result<Summary> {
+    check::options(options)?;
     let source = Source::from_options(options)?;
     let documents = read_data(options, &source)?;
     train_on(options, &source, documents, DataKind::Files)
@@ -60,7 +63,7 @@ fn read_data(options: &TrainOptions, source: &Source) -> Result<Documents> {
     let paths = options.data.as_deref().unwrap_or_default();
     let read = ReadOptions { append_eos: true, vocab_size: Some(source.model.config.vocab) };
     let (documents, report) = megatrain_data::read(paths, source.tokenizer.as_deref(), &read)?;
-    eprintln!(
+    say!(
         "data     {} file(s), {} document(s), {} tokens, {} of them targets{}",
         report.files,
         documents.docs.len(),
@@ -90,7 +93,7 @@ pub enum DataKind {
 /// # Errors
 /// As [`train`].
 pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, kind: DataKind) -> Result<Summary> {
-    setup::check_device(options.device.unwrap_or(crate::options::Device::Auto))?;
+    check::options(options)?;
     let shape = StepShape::new(options, &source.model.config)?;
     let (max_norm, _) = setup::clip_and_policy(options)?;
     let seed = options.seed.unwrap_or(0);
@@ -108,24 +111,34 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
         )
     };
     let packer = pack(Arc::new(documents), !options.no_shuffle.unwrap_or(false))?;
+    let held_out = held_out
+        .map(|held| pack(held, false).context("in the part of the data that --held-out keeps apart"))
+        .transpose()?;
     let mut batches = Batches::new(packer, shape.batch_size)?;
-    let epochs = options.epochs.unwrap_or(1);
-    let steps = options.steps.unwrap_or(batches.steps_in_epoch() as u64 * epochs);
-    if steps == 0 {
-        bail!("nothing to do: --steps and --epochs must be at least 1");
+    if batches.sequences_in_epoch() < shape.batch_size {
+        say!(
+            "note     the data has only {} sequence(s) an epoch, so steps are smaller than --batch-size {}",
+            batches.sequences_in_epoch(),
+            shape.batch_size
+        );
     }
-    let schedule = schedule(options, steps)?;
+    let epochs = options.epochs.unwrap_or(1);
+    let steps = options.steps.unwrap_or((batches.steps_in_epoch() as u64).saturating_mul(epochs));
+    let schedule = schedule(options, steps)
+        .with_context(|| format!("--warmup and --lr-schedule over {steps} steps (--steps or --epochs)"))?;
     let peak_lr = options.lr.unwrap_or(if source.dir.is_some() { 2e-5 } else { 1e-3 });
-    let adamw = adamw(options);
-    // Settings outside their range are told before anything is loaded.
-    megatrain_optim::StepScalars::new(&adamw, peak_lr, 1, 1.0)?;
+    let adamw = check::adamw(options);
+    check::optimizer(&adamw, peak_lr)?;
 
-    let out = options.out.clone().unwrap_or_else(|| "out".into());
-    let mut metrics = MetricsFile::create(&out)?;
+    let out = check::out(options);
+    let trace = options.trace.as_deref().map(TraceFile::create).transpose()?;
     let plan = setup::plan(&source.model, setup::settings(options, &source.model, shape)?)?;
-    eprintln!("{}", setup::print_plan(&plan, false));
+    say!("{}", setup::print_plan(&plan, false));
+    reset_memory_use();
     let memory = setup::load(source, plan, options.threads.unwrap_or(0), seed)?;
     let session = memory.start(setup::executor(options))?;
+    // Only now: a run that fails to load keeps the figures of the one before.
+    let mut metrics = MetricsFile::create(&out)?;
 
     let mut trainer = Trainer {
         session: &session,
@@ -138,21 +151,20 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
         flops_per_token: source.model.config.flops_per_token(shape.seq_len),
     };
     let evaluate = |trainer: &mut Trainer<'_>| -> Result<Option<f64>> {
-        let Some(held) = &held_out else { return Ok(None) };
-        trainer.evaluate(pack(held.clone(), false)?).map(Some)
+        held_out.as_ref().map(|held| trainer.evaluate(held)).transpose()
     };
     let before = evaluate(&mut trainer)?;
     if let Some(loss) = before {
-        eprintln!("held-out loss before training: {loss:.4}");
+        say!("held-out loss before training: {loss:.4}");
     }
     interrupt::install()?;
-    let mut summary = trainer.steps(&mut batches, steps, schedule, peak_lr, &mut metrics, options.trace.as_deref())?;
+    let (mut summary, timeline) = trainer.steps(&mut batches, steps, schedule, peak_lr, &mut metrics)?;
     if let (Some(before), Some(after)) = (before, evaluate(&mut trainer)?) {
-        eprintln!("held-out loss after training: {after:.4} (before: {before:.4})");
+        say!("held-out loss after training: {after:.4} (before: {before:.4})");
         summary.held_out = Some((before, after));
     }
 
-    eprintln!("memory   {}", memory_use(&session));
+    say!("memory   {}", memory_use(&session));
     if kind == DataKind::Benchmark {
         return Ok(summary);
     }
@@ -165,13 +177,22 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
         source.export_dtype(),
         source.extras(),
     )?;
-    eprintln!("model    saved to {}", summary.model_dir.display());
+    say!("model    saved to {}", summary.model_dir.display());
+    if let (Some(trace), Some(timeline)) = (trace, timeline) {
+        trace.write(&timeline)?;
+    }
     Ok(summary)
+}
+
+/// Forgets the largest resident set of earlier runs in this process. Where the system cannot, the figure printed later
+/// includes them.
+fn reset_memory_use() {
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
 /// The process's largest resident set beside the plan.
 fn memory_use(session: &Session) -> String {
-    let planned: u64 = session.plan().regions().iter().map(|r| r.len_bytes).sum();
+    let planned = crate::session::planned_bytes(session.plan());
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak_kib =
         status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
@@ -200,13 +221,24 @@ fn schedule(options: &TrainOptions, steps: u64) -> Result<LrSchedule> {
     Ok(LrSchedule::new(kind, ScheduleOptions { warmup_steps, ..ScheduleOptions::new(steps) })?)
 }
 
-fn adamw(options: &TrainOptions) -> AdamW {
-    let default = AdamW::default();
-    AdamW {
-        beta1: options.beta1.unwrap_or(default.beta1),
-        beta2: options.beta2.unwrap_or(default.beta2),
-        eps: options.eps.unwrap_or(default.eps),
-        weight_decay: options.weight_decay.unwrap_or(default.weight_decay),
+/// Where the trace will go; made before the run, so that a wrong path does not wait for its end.
+struct TraceFile<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> TraceFile<'a> {
+    fn create(path: &'a Path) -> Result<Self> {
+        let file = File::create(path).with_context(|| format!("creating the trace --trace {}", path.display()))?;
+        Ok(TraceFile { path, file })
+    }
+
+    fn write(mut self, timeline: &Timeline) -> Result<()> {
+        let path = self.path.display();
+        let json = timeline.to_chrome_json();
+        self.file.write_all(json.as_bytes()).with_context(|| format!("writing the trace {path}"))?;
+        say!("trace    of the last step in {path}");
+        Ok(())
     }
 }
 
@@ -228,7 +260,8 @@ struct Issued {
     lr: f64,
     tokens: u64,
     targets: u64,
-    run: Run,
+    /// `None` for a step without targets, which computes nothing.
+    run: Option<Run>,
 }
 
 impl Trainer<'_> {
@@ -239,69 +272,57 @@ impl Trainer<'_> {
         schedule: LrSchedule,
         peak_lr: f64,
         metrics: &mut MetricsFile,
-        trace: Option<&Path>,
-    ) -> Result<Summary> {
+    ) -> Result<(Summary, Option<Timeline>)> {
         let mut log = StepLog::new(steps);
         let mut summary = Summary::default();
         let (mut in_flight, mut skips) = (VecDeque::new(), 0);
         let (start, mut last_end, mut tokens) = (Instant::now(), Instant::now(), 0);
-        let mut report = None;
-        for step in 1..=steps {
-            let lr = schedule.lr(peak_lr, step - 1);
-            match self.issue(step, lr, batches.next_step())? {
-                Some(issued) => in_flight.push_back(issued),
-                None => {
-                    log.note(&format!("step {step}: no token has a target, so there is nothing to learn; skipped"));
-                    summary.skipped += 1;
-                    summary.steps += 1;
-                    continue;
-                }
+        let mut timeline = None;
+        let mut issued = 0;
+        loop {
+            // Once the run is asked to end nothing is begun; what was begun is finished.
+            while in_flight.len() < IN_FLIGHT && issued < steps && !interrupt::requested() {
+                issued += 1;
+                let lr = schedule.lr(peak_lr, issued - 1);
+                in_flight.push_back(self.issue(issued, lr, batches.next_step())?);
             }
-            let stop = interrupt::requested();
-            summary.interrupted = stop;
-            while in_flight.len() >= IN_FLIGHT || ((stop || step == steps) && !in_flight.is_empty()) {
-                let issued = in_flight.pop_front().expect("not empty");
-                let (line, run) = self.finish(issued, &mut last_end)?;
-                tokens += line.tokens;
-                summary.steps += 1;
-                summary.last_loss = line.loss;
-                metrics.write(&line)?;
-                log.step(&line);
-                report = Some(run);
-                match &line.skipped {
-                    None => skips = 0,
-                    Some(reason) => {
-                        log.note(&format!("step {}: skipped, nothing was changed: {reason}", line.step));
-                        summary.skipped += 1;
-                        skips += 1;
-                    }
-                }
-                if skips == MAX_SKIPS {
-                    bail!(
-                        "{MAX_SKIPS} steps in a row had NaN or infinite gradients, the last at step {}; nothing was changed by \
-                         them. Lower --lr, or look for bad values in the data or the model",
-                        line.step
-                    );
-                }
+            let Some(oldest) = in_flight.pop_front() else { break };
+            let (line, report) = self.finish(oldest, &mut last_end)?;
+            tokens += line.tokens;
+            summary.steps += 1;
+            metrics.write(&line)?;
+            log.step(&line);
+            if let Some(reason) = &line.skipped {
+                log.note(&format!("step {}: skipped, nothing was changed: {reason}", line.step));
+                summary.skipped += 1;
             }
-            if stop {
-                log.note(&format!("interrupted after step {}; saving the model", summary.steps));
-                break;
+            // A step without targets says nothing about the gradients.
+            let Some(report) = report else { continue };
+            summary.last_loss = line.loss;
+            timeline = report.timeline;
+            skips = if line.skipped.is_some() { skips + 1 } else { 0 };
+            if skips == MAX_SKIPS {
+                bail!(
+                    "{MAX_SKIPS} steps in a row had NaN or infinite gradients, the last at step {}; nothing was changed by \
+                     them. Lower --lr, or look for bad values in the data or the model",
+                    line.step
+                );
             }
+        }
+        summary.interrupted = issued < steps;
+        if summary.interrupted {
+            log.note(&format!("interrupted after step {issued}; saving the model"));
         }
         log.finish();
         summary.tokens_per_s = tokens as f64 / start.elapsed().as_secs_f64();
-        if let (Some(path), Some(timeline)) = (trace, report.and_then(|r| r.timeline)) {
-            std::fs::write(path, timeline.to_chrome_json()).with_context(|| format!("writing {}", path.display()))?;
-            eprintln!("trace    of the last step in {}", path.display());
-        }
-        Ok(summary)
+        Ok((summary, timeline))
     }
 
-    /// Issues a step; `None` if it has no targets.
-    fn issue(&mut self, step: u64, lr: f64, batch: StepBatch) -> Result<Option<Issued>> {
-        if batch.targets == 0 {
-            return Ok(None);
+    /// Issues a step.
+    fn issue(&mut self, step: u64, lr: f64, batch: StepBatch) -> Result<Issued> {
+        let (tokens, targets) = (batch.tokens, batch.targets);
+        if targets == 0 {
+            return Ok(Issued { step, lr, tokens, targets, run: None });
         }
         let micros = batch.micro_batches(self.shape.micro_batch_size, self.shape.seq_len)?;
         let plan = self.session.plan();
@@ -316,12 +337,19 @@ impl Trainer<'_> {
         let optim = OptimStep { adamw: self.adamw, lr, max_norm: self.max_norm, applied: self.applied.clone() };
         let tasks = StepTasks::new(self.model.clone(), micros, Some(optim));
         let run = self.session.issue(&program, tasks)?;
-        Ok(Some(Issued { step, lr, tokens: batch.tokens, targets: batch.targets, run }))
+        Ok(Issued { step, lr, tokens, targets, run: Some(run) })
     }
 
-    fn finish(&self, issued: Issued, last_end: &mut Instant) -> Result<(StepMetrics, RunReport)> {
+    /// Waits for a step. No report if it computed nothing.
+    fn finish(&self, issued: Issued, last_end: &mut Instant) -> Result<(StepMetrics, Option<RunReport>)> {
         let Issued { step, lr, tokens, targets, run } = issued;
-        let (result, report) = run.wait().with_context(|| format!("step {step}"))?;
+        let (result, report) = match run {
+            Some(run) => {
+                let (result, report) = run.wait().with_context(|| format!("step {step}"))?;
+                (result, Some(report))
+            }
+            None => (StepResult::without_targets(), None),
+        };
         let seconds = last_end.elapsed().as_secs_f64();
         *last_end = Instant::now();
         let skipped = match &result.verdict {
@@ -344,7 +372,7 @@ impl Trainer<'_> {
     }
 
     /// Mean loss of all targets of a data set.
-    fn evaluate(&mut self, packer: Packer) -> Result<f64> {
+    fn evaluate(&mut self, packer: &Packer) -> Result<f64> {
         let epoch = packer.epoch(0);
         let sequences: Vec<_> = (0..epoch.len()).map(|i| epoch.sequence(i)).collect();
         let group = self.session.plan().group();
@@ -362,9 +390,6 @@ impl Trainer<'_> {
             bar.inc(part.len() as u64);
         }
         bar.finish_and_clear();
-        if targets == 0 {
-            bail!("the held-out data has no targets; hold out more with --held-out");
-        }
         Ok(sum / targets as f64)
     }
 }
@@ -407,7 +432,7 @@ impl StepLog {
             None => {
                 let due = self.last_line.is_none_or(|at| at.elapsed() >= Duration::from_secs(5));
                 if due || line.step == self.steps {
-                    eprintln!("step {}/{} {text}", line.step, self.steps);
+                    say!("step {}/{} {text}", line.step, self.steps);
                     self.last_line = Some(Instant::now());
                 }
             }
@@ -417,7 +442,7 @@ impl StepLog {
     fn note(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
-            None => eprintln!("{text}"),
+            None => say!("{text}"),
         }
     }
 

@@ -8,9 +8,10 @@ use super::manifest::{Kind, Manifest};
 use super::map::{FILE, Map, Uses};
 
 /// External crates that only one crate may depend on, tests included.
-const EXCLUSIVE: [(&str, &str); 5] = [
+const EXCLUSIVE: [(&str, &str); 6] = [
     ("cudarc", "crates/cuda"),
-    ("gemm", "crates/cpu"),
+    ("gemm-common", "crates/cpu"),
+    ("gemm-f32", "crates/cpu"),
     ("memmap2", "crates/arena"),
     ("tokenizers", "crates/data"),
     ("clap", "crates/trainer"),
@@ -84,7 +85,7 @@ mod tests {
             ("crates/cpu", "[dependencies]\nmegatrain-ops.workspace = true\nmegatrain-base.workspace = true\n"),
             ("crates/ops", "[dev-dependencies]\nmegatrain-base.workspace = true\n"),
             ("tests", "[dependencies]\nmegatrain-cpu.workspace = true\n"),
-            ("crates/cpu", "[dependencies]\ngemm = \"1\"\n"),
+            ("crates/cpu", "[dependencies]\ngemm-f32 = \"1\"\n"),
         ] {
             assert_eq!(found(folder, dependencies), [""; 0], "{folder}");
         }
@@ -101,7 +102,7 @@ mod tests {
             ("tests", "[dependencies]\nmegatrain-tests.workspace = true\n", "only crates of earlier rows"),
             ("crates/ops", "[dependencies]\nmegatrain-unknown.workspace = true\n", "uses unknown"),
             ("crates/ops", "[target.'cfg(unix)'.dependencies]\ncudarc = \"1\"\n", "only crates/cuda may"),
-            ("tests", "[dev-dependencies]\ngemm = \"1\"\n", "only crates/cpu may"),
+            ("tests", "[dev-dependencies]\ngemm-f32 = \"1\"\n", "only crates/cpu may"),
         ] {
             let found = found(folder, dependencies);
             assert!(found.len() == 1 && found[0].contains(want), "{folder}: {found:?}");

@@ -33,7 +33,11 @@ pub(super) fn available() -> bool {
             leaf >> 22 & 1 == 1 && leaf >> 24 & 1 == 1
         };
         let wanted = super::simd::limit().is_none();
-        wanted && tiles && is_x86_feature_detected!("avx512bf16") && super::simd::isa() == super::simd::Isa::Avx512 && permitted()
+        wanted
+            && tiles
+            && is_x86_feature_detected!("avx512bf16")
+            && super::simd::isa() == super::simd::Isa::Avx512
+            && permitted()
     })
 }
 
@@ -72,12 +76,14 @@ impl Tiles {
         Some(Tiles { _not_send: std::marker::PhantomData })
     }
 
-    /// `c (+)= a b^T` for one panel pair with one plane a step (bf16 factors).
+    /// `c (+)= a b^T` for one panel pair with one plane a step (bf16 factors). Meanwhile an eighth as many bytes as a panel
+    /// has are brought from `ahead` into the second-level cache.
     ///
     /// # Safety
     /// `a` and `b` hold `steps >= 1` steps of one plane; `c` is 32 rows of 32 f32, `c_stride` bytes apart, initialised
-    /// if `accumulate`, and nobody else touches it.
+    /// if `accumulate`, and nobody else touches it. `ahead` may be any address.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments, reason = "one per register that the loop keeps")]
     pub(super) unsafe fn product1(
         &self,
         steps: usize,
@@ -86,6 +92,7 @@ impl Tiles {
         c: *mut f32,
         c_stride: usize,
         accumulate: bool,
+        ahead: *const u16,
     ) {
         // SAFETY: addresses are in bounds by contract; the tiles are configured while `self` lives; all clobbers named.
         unsafe {
@@ -110,7 +117,12 @@ impl Tiles {
                 "tileloadd tmm5, [{a} + {row}*1 + 1024]",
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "tdpbf16ps tmm2, tmm5, tmm6",
+                "prefetcht1 [{ahead}]",
+                "prefetcht1 [{ahead} + 64]",
                 "tdpbf16ps tmm3, tmm5, tmm7",
+                "prefetcht1 [{ahead} + 128]",
+                "prefetcht1 [{ahead} + 192]",
+                "add {ahead}, 256",
                 "add {a}, 2048",
                 "add {b}, 2048",
                 "sub {steps}, 1",
@@ -122,6 +134,7 @@ impl Tiles {
                 accumulate = in(reg) u32::from(accumulate),
                 a = inout(reg) a => _,
                 b = inout(reg) b => _,
+                ahead = inout(reg) ahead => _,
                 row = in(reg) 64usize,
                 steps = inout(reg) steps => _,
                 c = in(reg) c,
@@ -134,12 +147,13 @@ impl Tiles {
         }
     }
 
-    /// `c (+)= a b^T` for one panel pair with three planes a step (f32 factors), see the top of this file. The order of
+    /// [`Tiles::product1`] with three planes a step (f32 factors), see the top of this file. The order of
     /// the six products changes one factor's plane at a time, which makes 14 tile loads of 24.
     ///
     /// # Safety
     /// As [`Tiles::product1`], with three planes a step.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments, reason = "one per register that the loop keeps")]
     pub(super) unsafe fn product3(
         &self,
         steps: usize,
@@ -148,6 +162,7 @@ impl Tiles {
         c: *mut f32,
         c_stride: usize,
         accumulate: bool,
+        ahead: *const u16,
     ) {
         // SAFETY: addresses are in bounds by contract; the tiles are configured while `self` lives; all clobbers named.
         unsafe {
@@ -173,42 +188,55 @@ impl Tiles {
                 "tileloadd tmm5, [{a} + {row}*1 + 5120]",
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "tdpbf16ps tmm2, tmm5, tmm6",
+                "prefetcht1 [{ahead} + 0]",
                 "tdpbf16ps tmm3, tmm5, tmm7",
+                "prefetcht1 [{ahead} + 64]",
                 // a1 b0
                 "tileloadd tmm4, [{a} + {row}*1 + 2048]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tileloadd tmm5, [{a} + {row}*1 + 3072]",
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "tdpbf16ps tmm2, tmm5, tmm6",
+                "prefetcht1 [{ahead} + 128]",
                 "tdpbf16ps tmm3, tmm5, tmm7",
+                "prefetcht1 [{ahead} + 192]",
                 // a1 b1
                 "tileloadd tmm6, [{b} + {row}*1 + 2048]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tileloadd tmm7, [{b} + {row}*1 + 3072]",
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "tdpbf16ps tmm1, tmm4, tmm7",
+                "prefetcht1 [{ahead} + 256]",
                 "tdpbf16ps tmm3, tmm5, tmm7",
+                "prefetcht1 [{ahead} + 320]",
                 // a0 b1
                 "tileloadd tmm4, [{a} + {row}*1]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tileloadd tmm5, [{a} + {row}*1 + 1024]",
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "tdpbf16ps tmm2, tmm5, tmm6",
+                "prefetcht1 [{ahead} + 384]",
                 "tdpbf16ps tmm3, tmm5, tmm7",
+                "prefetcht1 [{ahead} + 448]",
                 // a0 b2
                 "tileloadd tmm6, [{b} + {row}*1 + 4096]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tileloadd tmm7, [{b} + {row}*1 + 5120]",
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "tdpbf16ps tmm1, tmm4, tmm7",
+                "prefetcht1 [{ahead} + 512]",
                 "tdpbf16ps tmm3, tmm5, tmm7",
+                "prefetcht1 [{ahead} + 576]",
                 // a0 b0
                 "tileloadd tmm6, [{b} + {row}*1]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tileloadd tmm7, [{b} + {row}*1 + 1024]",
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "tdpbf16ps tmm1, tmm4, tmm7",
+                "prefetcht1 [{ahead} + 640]",
                 "tdpbf16ps tmm3, tmm5, tmm7",
+                "prefetcht1 [{ahead} + 704]",
+                "add {ahead}, 768",
                 "add {a}, 6144",
                 "add {b}, 6144",
                 "sub {steps}, 1",
@@ -220,6 +248,7 @@ impl Tiles {
                 accumulate = in(reg) u32::from(accumulate),
                 a = inout(reg) a => _,
                 b = inout(reg) b => _,
+                ahead = inout(reg) ahead => _,
                 row = in(reg) 64usize,
                 steps = inout(reg) steps => _,
                 c = in(reg) c,

@@ -8,11 +8,12 @@ use std::arch::x86_64::*;
 /// How an element type becomes tiles.
 pub(super) trait Packable: Element {
     /// Writes one tile per plane, `TILE_WORDS * 2` words apart, from at most 16 rows x 32 k of `part`, in
-    /// `[row][k]` order when k is contiguous and `[k / 2][row][k % 2]` when rows are.
+    /// `[row][k]` order when k is contiguous and `[k / 2][row][k % 2]` when rows are. Asks for what lies `ahead` elements
+    /// further on.
     ///
     /// # Safety
     /// AVX-512 (F, BW, VL, BF16) is there; `part` is readable; `out` has room and 64-byte alignment.
-    unsafe fn tiles(part: &Factor<Self>, planes: usize, out: *mut u16);
+    unsafe fn tiles(part: &Factor<Self>, planes: usize, ahead: usize, out: *mut u16);
 }
 
 /// Words of a panel of `k` elements a row.
@@ -20,37 +21,65 @@ pub(super) fn panel_words(k: usize, planes: usize) -> usize {
     k.div_ceil(STEP) * planes * PLANE_WORDS
 }
 
-/// Packs up to 32 rows into one panel.
+/// Bytes of a row that are fetched ahead of the place where packing is: main memory is some ten steps away.
+const AHEAD_BYTES: usize = 512;
+
+/// Packs rows into panels of [`PANEL`], as many as `out` holds, in the order in which the factor lies in memory.
 ///
 /// # Safety
-/// AVX-512 (F, BW, VL, BF16) is there; the factor is readable; `out` has room for [`panel_words`] and is 64-byte aligned.
-pub(super) unsafe fn pack_panel<T: Packable>(factor: &Factor<T>, side: Side, planes: usize, out: *mut u16) {
-    let k_contiguous = factor.k_stride == 1;
-    let transpose = k_contiguous != (side == Side::Left);
-    let mut out = out;
-    for k in (0..factor.k).step_by(STEP) {
-        for half in 0..2 {
-            let row = (half * PANEL / 2).min(factor.rows);
-            let part = factor.part(row, PANEL / 2, k, STEP);
-            // SAFETY: `part` lies inside the factor; the tiles of this step and half lie inside the panel.
-            unsafe {
-                let tile = out.add(half * TILE_WORDS);
-                T::tiles(&part, planes, tile);
-                if transpose {
-                    for plane in 0..planes {
-                        transpose_tile(tile.add(plane * PLANE_WORDS).cast());
-                    }
+/// AVX-512 (F, BW, VL, BF16) is there; the factor is readable; `out` is 64-byte aligned.
+pub(super) unsafe fn pack<T: Packable>(factor: &Factor<T>, side: Side, planes: usize, out: &mut [u16]) {
+    let words = panel_words(factor.k, planes);
+    let panels = factor.rows.div_ceil(PANEL);
+    assert!(out.len() >= panels * words);
+    let ahead = AHEAD_BYTES / size_of::<T>();
+    let mut step = |panel: usize, k: usize| {
+        let rows = factor.part(panel * PANEL, PANEL, k, STEP);
+        // What will be needed soon: the same rows further on, the next panel's rows, or the next step's k.
+        let ahead = if factor.k_stride != 1 {
+            STEP * factor.k_stride
+        } else if k + ahead < factor.k {
+            ahead
+        } else {
+            PANEL * factor.row_stride + ahead.saturating_sub(factor.k)
+        };
+        let at = panel * words + k / STEP * planes * PLANE_WORDS;
+        // SAFETY: by contract; the step's tiles lie inside `out` (asserted).
+        unsafe { pack_step(&rows, side, planes, ahead, out[at..].as_mut_ptr()) };
+    };
+    if factor.k_stride == 1 {
+        (0..panels).for_each(|panel| (0..factor.k).step_by(STEP).for_each(|k| step(panel, k)));
+    } else {
+        (0..factor.k).step_by(STEP).for_each(|k| (0..panels).for_each(|panel| step(panel, k)));
+    }
+}
+
+/// Packs one step of one panel: at most 32 rows x 32 k.
+///
+/// # Safety
+/// As [`pack`]; `out` has room for one step.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+unsafe fn pack_step<T: Packable>(step: &Factor<T>, side: Side, planes: usize, ahead: usize, out: *mut u16) {
+    let transpose = (step.k_stride == 1) != (side == Side::Left);
+    for half in 0..2 {
+        let part = step.part((half * PANEL / 2).min(step.rows), PANEL / 2, 0, STEP);
+        // SAFETY: `part` lies inside the factor; the tiles of this half lie inside the step.
+        unsafe {
+            let tile = out.add(half * TILE_WORDS);
+            T::tiles(&part, planes, ahead, tile);
+            if transpose {
+                for plane in 0..planes {
+                    transpose_tile(tile.add(plane * PLANE_WORDS).cast());
                 }
             }
         }
-        // SAFETY: one step further, at most the panel's end.
-        out = unsafe { out.add(planes * PLANE_WORDS) };
     }
 }
 
 impl Packable for bf16 {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn tiles(part: &Factor<bf16>, planes: usize, out: *mut u16) {
+    unsafe fn tiles(part: &Factor<bf16>, planes: usize, ahead: usize, out: *mut u16) {
         debug_assert_eq!(planes, 1);
         let out: *mut __m512i = out.cast();
         // SAFETY: masks keep every load inside `part`; `out` is a whole tile by contract.
@@ -59,7 +88,9 @@ impl Packable for bf16 {
                 let mask = low_bits(part.k) as __mmask32;
                 for r in 0..16 {
                     let row = if r < part.rows {
-                        _mm512_maskz_loadu_epi16(mask, part.ptr.add(r * part.row_stride).cast())
+                        let row = part.ptr.add(r * part.row_stride);
+                        fetch(row.wrapping_add(ahead));
+                        _mm512_maskz_loadu_epi16(mask, row.cast())
                     } else {
                         _mm512_setzero_si512()
                     };
@@ -69,7 +100,9 @@ impl Packable for bf16 {
                 let mask = low_bits(part.rows) as __mmask16;
                 let load = |k: usize| {
                     if k < part.k {
-                        _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, part.ptr.add(k * part.k_stride).cast()))
+                        let rows = part.ptr.add(k * part.k_stride);
+                        fetch(rows.wrapping_add(ahead));
+                        _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, rows.cast()))
                     } else {
                         _mm512_setzero_si512()
                     }
@@ -85,7 +118,7 @@ impl Packable for bf16 {
 
 impl Packable for f32 {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-    unsafe fn tiles(part: &Factor<f32>, planes: usize, out: *mut u16) {
+    unsafe fn tiles(part: &Factor<f32>, planes: usize, ahead: usize, out: *mut u16) {
         debug_assert!(planes == 1 || planes == 3);
         let out: *mut __m512i = out.cast();
         let plane_lines = PLANE_WORDS / 32;
@@ -98,6 +131,8 @@ impl Packable for f32 {
                 let (x, y) = if k_contiguous {
                     if line < part.rows {
                         let row = part.ptr.add(line * part.row_stride);
+                        fetch(row.wrapping_add(ahead));
+                        fetch(row.wrapping_add(ahead + 16));
                         (_mm512_maskz_loadu_ps(low_mask, row), _mm512_maskz_loadu_ps(high_mask, row.wrapping_add(16)))
                     } else {
                         (_mm512_setzero_ps(), _mm512_setzero_ps())
@@ -105,7 +140,9 @@ impl Packable for f32 {
                 } else {
                     let load = |k: usize| {
                         let mask = if k < part.k { row_mask } else { 0 };
-                        _mm512_maskz_loadu_ps(mask, part.ptr.wrapping_add(k * part.k_stride))
+                        let rows = part.ptr.wrapping_add(k * part.k_stride);
+                        fetch(rows.wrapping_add(ahead));
+                        _mm512_maskz_loadu_ps(mask, rows)
                     };
                     (load(2 * line), load(2 * line + 1))
                 };
@@ -128,6 +165,13 @@ impl Packable for f32 {
             }
         }
     }
+}
+
+/// Brings a cache line closer; any address is allowed.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn fetch<T>(address: *const T) {
+    _mm_prefetch::<_MM_HINT_T0>(address.cast());
 }
 
 /// `count` ones.

@@ -183,12 +183,10 @@ simd! {
     fn softmax_row(scores: &mut [f32], visible: usize, scale: f32, running: &mut (f32, f32)) -> f32 {
         let (seen, hidden) = scores.split_at_mut(visible);
         let max = math::max(running.0, math::reduce(seen, f32::NEG_INFINITY, math::max, |x| x * scale));
-        for x in seen.iter_mut() {
-            *x = math::exp(*x * scale - max);
-        }
+        let sum = math::map_sum(seen, |x| math::exp(x * scale - max));
         hidden.fill(0.0);
         let shrink = math::exp(running.0 - max);
-        *running = (max, running.1 * shrink + math::reduce(seen, 0.0, |a, b| a + b, |x| x));
+        *running = (max, running.1 * shrink + sum);
         shrink
     }
 }

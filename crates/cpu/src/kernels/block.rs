@@ -1,11 +1,11 @@
 //! Small products inside one task, for attention: operands packed once ([`Packed`]), multiplied many times ([`Unit`]).
 //! On AMX tiles where there are any, else by the `gemm` crate on f32 copies.
 
+use super::Packable;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx::{PANEL, STEP, Tiles};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use super::amx_pack::{pack_panel, panel_words};
-use super::Packable;
+use super::amx_pack::{pack, panel_words};
 use super::factor::{Factor, Side};
 use super::matmul::{gemm_f32, widen};
 use super::scratch::Scratch;
@@ -19,11 +19,13 @@ pub(super) const GRAIN: usize = 32;
 pub(super) struct Unit {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     tiles: Option<Tiles>,
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     planes: usize,
 }
 
 /// An operand in the form that the unit wants: one plane of bf16 or, when the op computes in f32, what f32 needs.
 pub(super) struct Packed {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     words: Scratch<u16>,
     wide: Scratch<f32>,
     rows: usize,
@@ -35,16 +37,28 @@ pub(super) struct Packed {
 impl Packed {
     /// Holds nothing yet.
     pub(super) fn empty() -> Self {
-        Packed { words: Scratch::take(0), wide: Scratch::take(0), rows: 0, k: 0, k_last: true }
+        Packed {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            words: Scratch::take(0),
+            wide: Scratch::take(0),
+            rows: 0,
+            k: 0,
+            k_last: true,
+        }
     }
 }
 
 impl Unit {
     /// The unit for an op whose tensors have this dtype.
+    #[cfg_attr(
+        not(all(target_arch = "x86_64", target_os = "linux")),
+        allow(unused_variables, reason = "f32 copies serve either dtype")
+    )]
     pub(super) fn new(dtype: DType) -> Self {
         Unit {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             tiles: Tiles::new(),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             planes: if dtype == DType::F32 { 3 } else { 1 },
         }
     }
@@ -63,15 +77,12 @@ impl Unit {
             if into.words.len() < panels * panel {
                 into.words = Scratch::take(panels * panel);
             }
-            for (i, words) in into.words.chunks_exact_mut(panel).take(panels).enumerate() {
-                let rows = factor.part(i * PANEL, PANEL, 0, factor.k);
-                // SAFETY: there are tiles, hence the AVX-512 that packing needs; the factor is readable by contract;
-                // panels of whole cache lines keep the scratch's alignment.
-                unsafe { pack_panel(&rows, side, self.planes, words.as_mut_ptr()) };
-            }
+            // SAFETY: there are tiles, hence the AVX-512 that packing needs; the factor is readable by contract; scratch
+            // is aligned.
+            unsafe { pack(factor, side, self.planes, &mut into.words) };
             return;
         }
-        let _ = side;
+        let _ = side; // Copies have no side.
         if into.wide.len() < factor.rows * factor.k {
             into.wide = Scratch::take(factor.rows * factor.k);
         }
@@ -81,6 +92,7 @@ impl Unit {
 
     /// `c (+)= a[rows] b[..cols]^T` over `a`'s k, which may be shorter than `b`'s. `c` has lines `ldc` apart and room for
     /// rows and columns rounded up to [`GRAIN`]; what lies between the result and that may be overwritten.
+    #[allow(clippy::too_many_arguments, reason = "two operands, a result and which part of each")]
     pub(super) fn multiply(
         &self,
         a: &Packed,
@@ -91,7 +103,7 @@ impl Unit {
         ldc: usize,
         accumulate: bool,
     ) {
-        assert!(rows.start % GRAIN == 0 && rows.end <= a.rows && cols <= b.rows && a.k <= b.k && a.k > 0);
+        assert!(rows.start.is_multiple_of(GRAIN) && rows.end <= a.rows && cols <= b.rows && a.k <= b.k && a.k > 0);
         let whole = (rows.len().next_multiple_of(GRAIN), cols.next_multiple_of(GRAIN));
         assert!(rows.is_empty() || cols == 0 || (whole.0 - 1) * ldc + whole.1 <= c.len());
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -106,9 +118,9 @@ impl Unit {
                     // SAFETY: both panels hold at least `steps` steps (a.k <= b.k); the tile lies inside `c` (asserted).
                     unsafe {
                         if self.planes == 3 {
-                            tiles.product3(steps, a, b, c, ldc * size_of::<f32>(), accumulate);
+                            tiles.product3(steps, a, b, c, ldc * size_of::<f32>(), accumulate, a);
                         } else {
-                            tiles.product1(steps, a, b, c, ldc * size_of::<f32>(), accumulate);
+                            tiles.product1(steps, a, b, c, ldc * size_of::<f32>(), accumulate, a);
                         }
                     }
                 }

@@ -1,7 +1,7 @@
 //! Cross-entropy and its gradient, row by row: a row of logits is read from memory once and stays in the cache for the
 //! passes that follow.
 
-use super::{by_float, math, par, simd::simd};
+use super::{by_float, math, par, scratch::Scratch, simd::simd};
 use megatrain_base::{Element, Operands};
 use megatrain_ops::{CrossEntropy, CrossEntropyLoss, IGNORE_TARGET};
 
@@ -23,6 +23,8 @@ fn typed<T: Element>(op: &CrossEntropy, operands: &Operands) {
     }
     let rows = par::rows_per_chunk(vocab * COST);
     par::chunks2(dlogits, rows * vocab, losses, rows, |chunk, dlogits, losses| {
+        // e^(logit - max) of one row, which the second-level cache holds.
+        let mut weights = Scratch::<f32>::take(vocab);
         for (i, (dlogits, loss)) in dlogits.chunks_exact_mut(vocab).zip(losses).enumerate() {
             let row = chunk * rows + i;
             let logits = &logits[row * vocab..][..vocab];
@@ -32,11 +34,11 @@ fn typed<T: Element>(op: &CrossEntropy, operands: &Operands) {
                     0.0
                 }
                 Some(target) => {
-                    let (max, sum) = softmax_parts(logits);
-                    gradient(logits, max, 1.0 / sum, inv_targets, dlogits);
+                    let (max, sum) = softmax(logits, &mut weights);
+                    let scale = inv_targets / sum;
+                    gradient(&weights, scale, dlogits);
                     // The target's element again, with the one subtracted before any rounding to T.
-                    let p = exp_one(logits[target] - max) * (1.0 / sum);
-                    dlogits[target] = T::from_f32((p - 1.0) * inv_targets);
+                    dlogits[target] = T::from_f32((weights[target] / sum - 1.0) * inv_targets);
                     sum.ln() + (max - logits[target])
                 }
             };
@@ -82,14 +84,20 @@ simd! {
 }
 
 simd! {
-    fn gradient[T: Element](logits: &[f32], max: f32, inv_sum: f32, inv_targets: f32, dlogits: &mut [T]) {
-        for (d, x) in dlogits.iter_mut().zip(logits) {
-            *d = T::from_f32(math::exp(x - max) * inv_sum * inv_targets);
+    /// As [`softmax_parts`]; keeps the summands.
+    fn softmax(logits: &[f32], weights: &mut [f32]) -> (f32, f32) {
+        let max = math::reduce(logits, f32::NEG_INFINITY, math::max, |x| x);
+        for (weight, x) in weights.iter_mut().zip(logits) {
+            *weight = math::exp(x - max);
         }
+        (max, math::reduce(weights, 0.0, |a, b| a + b, |x| x))
     }
 }
 
-/// [`math::exp`] of one number.
-fn exp_one(x: f32) -> f32 {
-    math::exp(x)
+simd! {
+    fn gradient[T: Element](weights: &[f32], scale: f32, dlogits: &mut [T]) {
+        for (d, w) in dlogits.iter_mut().zip(weights) {
+            *d = T::from_f32(w * scale);
+        }
+    }
 }

@@ -41,7 +41,10 @@ impl<T> Factor<T> {
     /// `rows` x `k` from the start of `data`, with lines (rows if `k_last`, else columns) `stride` apart.
     pub(super) fn strided(data: &[T], rows: usize, k: usize, stride: usize, k_last: bool) -> Self {
         let (lines, len) = if k_last { (rows, k) } else { (k, rows) };
-        assert!(lines == 0 || (lines - 1) * stride + len <= data.len(), "a factor of {rows} x {k}, lines {stride} apart");
+        assert!(
+            lines == 0 || (lines - 1) * stride + len <= data.len(),
+            "a factor of {rows} x {k}, lines {stride} apart"
+        );
         let (row_stride, k_stride) = if k_last { (stride, 1) } else { (1, stride) };
         Factor { ptr: data.as_ptr(), rows, k, row_stride, k_stride }
     }

@@ -137,26 +137,27 @@ pub(super) fn widen<T: Element>(block: &Factor<T>, out: &mut [f32]) -> Factor<f3
 pub(super) unsafe fn gemm_f32(left: &Factor<f32>, right: &Factor<f32>, c: *mut f32, ldc: usize, accumulate: bool) {
     // SAFETY: in bounds by contract; strides are in elements and below isize::MAX since the slices exist.
     unsafe {
-        gemm::gemm(
-            left.rows,
+        // The product is computed transposed, `c^T = right left^T`: the micro-kernels write columns.
+        gemm_f32::gemm::f32::get_gemm_fn()(
             right.rows,
+            left.rows,
             left.k,
             c,
-            1,
             ldc as isize,
+            1,
             accumulate,
-            left.ptr,
-            left.k_stride as isize,
-            left.row_stride as isize,
             right.ptr,
-            right.row_stride as isize,
             right.k_stride as isize,
+            right.row_stride as isize,
+            left.ptr,
+            left.row_stride as isize,
+            left.k_stride as isize,
             1.0,
             1.0,
             false,
             false,
             false,
-            gemm::Parallelism::None,
+            gemm_common::Parallelism::None,
         );
     }
 }

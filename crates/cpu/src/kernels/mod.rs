@@ -1,8 +1,9 @@
 //! The CPU kernels: one file per op, chosen by [`run`]; an op without a kernel here runs by its reference twin.
 //!
-//! Kernels use rayon's current pool. Results do not depend on its size: work is cut by shape ([`par`]), sums have a
-//! fixed order. Vector widths are chosen at run time ([`simd`]) and change no bits either, except in matrix products
-//! (and the attention made of them), where AMX tiles and plain vectors add in different orders.
+//! Kernels use rayon's current pool. Results do not depend on its size: where work is cut by the number of threads, the
+//! cut changes no order of additions (`par.rs`, `matmul_amx.rs`). Vector widths are chosen at run time (`simd.rs`) and change
+//! no bits either, except in matrix products and the attention made of them, where AMX tiles and plain vectors add in
+//! different orders.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
@@ -55,6 +56,12 @@ macro_rules! by_float {
     };
 }
 use by_float;
+
+/// Bytes of scratch memory that the kernels hold, for accounts of a process's memory. It grows to what the largest ops
+/// need and stays: about 5 MiB for all threads and 3 MiB a thread at the shapes of small models.
+pub fn scratch_bytes() -> usize {
+    scratch::bytes()
+}
 
 /// Executes one op.
 ///

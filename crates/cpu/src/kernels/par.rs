@@ -73,6 +73,7 @@ impl<T> SharedMut<T> {
     }
 
     /// Shares the rest of a buffer that is shared already.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub(super) fn from_ptr(ptr: *mut T) -> Self {
         SharedMut(ptr)
     }

@@ -88,12 +88,12 @@ fn a_trace_shows_every_command_once_in_an_order_that_the_events_allow() {
     let tiny = Tiny::new();
     let executor = tiny.executor(ExecutorOptions { trace: true, threads: 2, ..Default::default() });
     let program = tiny.program(Kind::Train);
-    let [ticket] = <[_; 1]>::try_from(tiny.issue(&executor, &[program.clone()])).unwrap();
+    let [ticket] = <[_; 1]>::try_from(tiny.issue(&executor, std::slice::from_ref(&program))).unwrap();
     let report = ticket.wait().unwrap();
     let timeline = report.timeline.unwrap();
     assert_eq!(timeline.lanes, tiny.contract.lanes);
     let mut busy = vec![0.0; LANES];
-    for lane in 0..LANES {
+    for (lane, busy) in busy.iter_mut().enumerate() {
         let commands = program.commands.iter().filter(|e| e.lane.0 as usize == lane);
         let work = commands.filter(|e| !matches!(e.cmd, Cmd::Record(_) | Cmd::Wait(_)));
         let expected: Vec<_> = work.map(|e| (e.cmd.name(), e.label)).collect();
@@ -101,7 +101,7 @@ fn a_trace_shows_every_command_once_in_an_order_that_the_events_allow() {
         assert_eq!(slices.iter().map(|s| (s.name, s.label)).collect::<Vec<_>>(), expected);
         assert!(slices.iter().all(|s| s.start_us <= s.end_us));
         assert!(slices.windows(2).all(|w| w[0].end_us <= w[1].start_us));
-        busy[lane] = slices.iter().map(|s| s.end_us - s.start_us).sum::<f64>() / 1e6;
+        *busy = slices.iter().map(|s| s.end_us - s.start_us).sum::<f64>() / 1e6;
     }
     let named = |name| timeline.slices.iter().filter(move |s| s.name == name);
     assert!(named("fill").next().unwrap().end_us <= named("copy").next().unwrap().start_us);

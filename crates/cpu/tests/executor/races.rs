@@ -120,7 +120,7 @@ fn a_recycled_slot_holds_the_other_units_weights_when_its_copy_is_missing() {
     for mode in [Mode::Inline, Mode::Threads, Mode::Shuffle(3)] {
         let options = ExecutorOptions { mode, threads: 1, poison: true, ..Default::default() };
         let executor = tiny.executor(options);
-        tiny.issue(&executor, &[damaged.clone()]).remove(0).wait().unwrap();
+        tiny.issue(&executor, std::slice::from_ref(&damaged)).remove(0).wait().unwrap();
         let slot: Vec<f32> = executor.read(&tiny.slots[0]).unwrap();
         assert_eq!(slot, executor.read::<f32>(&tiny.weights[0]).unwrap(), "{mode:?}");
         assert_ne!(tiny.bits(&executor), expected(&[Kind::Evaluate]), "{mode:?}");
@@ -135,14 +135,14 @@ fn poison_shows_a_task_that_does_not_write_what_it_declares() {
     let program = Arc::new(b.finish().unwrap());
     for (poison, shows) in [(false, false), (true, true)] {
         let executor = tiny.executor(ExecutorOptions { poison, threads: 1, ..Default::default() });
-        tiny.issue(&executor, &[program.clone()]).remove(0).wait().unwrap();
+        tiny.issue(&executor, std::slice::from_ref(&program)).remove(0).wait().unwrap();
         let weights: Vec<f32> = executor.read(&tiny.weights[1]).unwrap();
         assert_eq!(weights.iter().all(|w| w.is_nan()), shows);
     }
 }
 
 #[test]
-fn waiting_is_not_spinning_on_a_lost_event() {
+fn two_hundred_programs_in_flight_lose_no_wake_up() {
     // A long chain over all lanes, many times: a lost wake-up would hang here.
     let tiny = Tiny::new();
     let executor = tiny.executor(ExecutorOptions { threads: 2, ..Default::default() });

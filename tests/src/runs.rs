@@ -1,0 +1,73 @@
+//! Whole training runs as the command makes them: options and documents in, metrics and a model directory out.
+
+use megatrain_data::{Document, Documents};
+use megatrain_trainer::options::{Dtype, Schedule, TrainOptions};
+use megatrain_trainer::setup::Source;
+use megatrain_trainer::train::{DataKind, Summary, train_on};
+use serde_json::Value;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// What a run left. Its files are removed with it.
+#[derive(Debug)]
+pub struct Run {
+    /// What it came to, or why it ended.
+    pub summary: anyhow::Result<Summary>,
+    /// `metrics.jsonl`, line by line.
+    pub metrics: Vec<Value>,
+    dir: TempDir,
+}
+
+/// Trains in f32 on sequences of 16 in the order given, at a constant rate, on one thread, where `change` says nothing else.
+///
+/// # Panics
+/// If there are no metrics.
+pub fn run(source: &Source, documents: Documents, change: impl FnOnce(&mut TrainOptions)) -> Run {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let mut options = TrainOptions {
+        dtype: Some(Dtype::F32),
+        seq_len: Some(16),
+        no_shuffle: Some(true),
+        lr_schedule: Some(Schedule::Constant),
+        threads: Some(1),
+        out: Some(dir.path().to_owned()),
+        ..TrainOptions::default()
+    };
+    change(&mut options);
+    let summary = train_on(&options, source, documents, DataKind::Files);
+    let text = std::fs::read_to_string(dir.path().join("metrics.jsonl")).expect("metrics.jsonl");
+    let metrics = text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect();
+    Run { summary, metrics, dir }
+}
+
+impl Run {
+    /// What the run came to.
+    ///
+    /// # Panics
+    /// If it failed.
+    pub fn summary(&self) -> &Summary {
+        self.summary.as_ref().unwrap_or_else(|e| panic!("{e:#}"))
+    }
+
+    /// The trained model's directory.
+    pub fn model(&self) -> PathBuf {
+        self.dir.path().join("model")
+    }
+
+    /// A number of the metrics of step `step`, counted from 0.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn number(&self, step: usize, key: &str) -> f64 {
+        let line = &self.metrics[step];
+        line[key].as_f64().unwrap_or_else(|| panic!("{key} in {line}"))
+    }
+}
+
+/// Pre-tokenized documents, which are a sequence each.
+pub fn lines(documents: impl IntoIterator<Item = Vec<i32>>) -> Documents {
+    let documents = documents.into_iter().enumerate();
+    let docs =
+        documents.map(|(i, tokens)| Document { labels: Some(tokens.clone()), tokens, file: 0, line: i as u64 + 1 });
+    Documents { files: vec!["made for the test".into()], docs: docs.collect() }
+}
