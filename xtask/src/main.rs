@@ -3,6 +3,7 @@
 //! Standard library only, so that the first command a person types is compiled in seconds.
 
 mod cargo;
+mod kernels;
 mod tidy;
 mod validate;
 
@@ -43,6 +44,12 @@ const COMMANDS: &[Command] = &[
         arguments: "cpu [OPTIONS]",
         help: "time whole training steps, beside the machine's matrix-product peak",
         run: bench,
+    },
+    Command {
+        name: "kernels",
+        arguments: "[--force]",
+        help: "compile the CUDA kernels; needs no GPU",
+        run: kernels::run,
     },
     Command {
         name: "test",

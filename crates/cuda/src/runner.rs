@@ -1,0 +1,91 @@
+//! [`Runner`]: runs one op on operands in device memory.
+
+use crate::gemm::Gemm;
+use crate::launch::{self, Step};
+use crate::modules::Modules;
+use crate::{CudaError, Device, Stream};
+use cudarc::driver::result;
+use megatrain_ops::Op;
+use std::path::Path;
+
+/// Memory for what ops need while they run, 256-byte aligned. Ops of one stream may share it: they run in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Scratch {
+    /// First byte.
+    pub address: u64,
+    /// Length in bytes, at least [`crate::scratch_bytes`] of every op that is given it.
+    pub len_bytes: u64,
+}
+
+/// The kernels and cuBLASLt, loaded on one GPU.
+#[derive(Debug)]
+pub struct Runner<'d> {
+    device: &'d Device,
+    modules: Modules,
+    gemm: Gemm,
+}
+
+impl<'d> Runner<'d> {
+    /// Loads the kernels from `folder`, or from where [`megatrain_kernels::Manifest::find`] finds them, and cuBLASLt.
+    ///
+    /// # Errors
+    /// What is missing, and where it was looked for.
+    pub fn new(device: &'d Device, folder: Option<&Path>) -> Result<Self, CudaError> {
+        device.make_current()?;
+        Ok(Runner { device, modules: Modules::load(device, folder)?, gemm: Gemm::new(device)? })
+    }
+
+    /// The GPU.
+    pub fn device(&self) -> &'d Device {
+        self.device
+    }
+
+    /// Issues one op on a stream. `addresses` are those of the operands, in the order of [`Op::operands`].
+    ///
+    /// # Errors
+    /// [`CudaError::Unsupported`] before anything is issued, or what the driver says.
+    ///
+    /// # Panics
+    /// If there are not as many addresses as operands, or the scratch memory is too small.
+    ///
+    /// # Safety
+    /// [`Op::check`] must accept the op. Until the stream has passed it, every operand's bytes must be memory of this GPU
+    /// that nobody else writes, nor reads where the op writes, and initialised where it reads; the scratch memory nobody
+    /// else uses. Document borders must ascend from 0 to the number of tokens.
+    pub unsafe fn run(&self, op: &Op, addresses: &[u64], scratch: Scratch, stream: &Stream) -> Result<(), CudaError> {
+        assert_eq!(addresses.len(), op.operands().len(), "{}: addresses", op.name());
+        assert!(scratch.len_bytes >= launch::scratch_bytes(op), "{}: too little scratch memory", op.name());
+        for step in launch::steps(op, addresses, scratch.address, self.device.limits())? {
+            match step {
+                Step::Launch(launch) => {
+                    let function = self.modules.function(launch.kernel, launch.shared_bytes)?;
+                    let [gx, gy, gz] = launch.grid;
+                    let [bx, by, bz] = launch.block;
+                    let what = CudaError::driver(format!("{}: launching {}", op.name(), launch.kernel));
+                    let mut pointers = launch.args.pointers();
+                    // SAFETY: the arguments are those of the kernel's declaration (the conformance test runs every
+                    // launch there is) and are copied by the call; the caller answers for the memory behind them.
+                    unsafe {
+                        result::launch_kernel(
+                            function,
+                            (gx, gy, gz),
+                            (bx, by, bz),
+                            launch.shared_bytes,
+                            stream.raw(),
+                            &mut pointers,
+                        )
+                    }
+                    .map_err(what)?;
+                }
+                Step::Copy { to, from, len_bytes } => {
+                    // SAFETY: both are operands of the op, as long as it says; the caller answers for them.
+                    unsafe { result::memcpy_dtod_async(to, from, len_bytes as usize, stream.raw()) }
+                        .map_err(CudaError::driver(format!("{}: copying", op.name())))?;
+                }
+                // SAFETY: the caller answers for the operands and the scratch memory.
+                Step::Matmul(matmul) => unsafe { self.gemm.run(&matmul, addresses, scratch, stream) }?,
+            }
+        }
+        Ok(())
+    }
+}
