@@ -78,7 +78,9 @@ impl HostTasks<Task> for Step {
 }
 
 /// The contract, a step's program, and where the weight lies.
-fn step() -> Result<(Arc<Contract>, Program<Op, Task>, Tensor), Box<dyn Error>> {
+type Planned = (Arc<Contract>, Program<Op, Task>, Tensor);
+
+fn step() -> Result<Planned, Box<dyn Error>> {
     let (mut contract, rank) = (Contract::default(), Rank::default());
     let [h2d, compute, d2h, update, data] =
         [LaneKind::H2d, LaneKind::Compute, LaneKind::D2h, LaneKind::Update, LaneKind::Data]

@@ -223,7 +223,7 @@ impl fmt::Display for Plan {
             }
         )?;
         if s.train {
-            write!(f, "kept    ")?;
+            let mut kept = Vec::new();
             for level in LEVELS {
                 for spill in [false, true] {
                     let count = self.choice.blocks.iter().filter(|b| (b.level, b.spill) == (level, spill)).count();
@@ -233,11 +233,12 @@ impl fmt::Display for Plan {
                             Activations::Partial => "all but gate and up",
                             Activations::Recompute => "the block input",
                         };
-                        write!(f, " {what} of {count} blocks{};", if spill { ", spilled to host memory" } else { "" })?;
+                        let spilled = if spill { ", spilled to host memory" } else { "" };
+                        kept.push(format!("{what} of {count} blocks{spilled}"));
                     }
                 }
             }
-            writeln!(f)?;
+            writeln!(f, "kept     {}", kept.join("; "))?;
         }
         write!(
             f,

@@ -66,7 +66,7 @@ pub struct TrainOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<usize>,
 
-    /// Sequences computed together; the result is the same for any [default: the batch size, at most 4].
+    /// Sequences computed together; the result is the same for any, to rounding [default: the batch size, at most 4].
     #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = "Steps")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub micro_batch_size: Option<usize>,
@@ -81,7 +81,7 @@ pub struct TrainOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lr_schedule: Option<Schedule>,
 
-    /// Steps over which the learning rate rises [default: a twentieth of the steps].
+    /// Steps over which the learning rate rises from 0, which the first step has [default: a twentieth of the steps].
     #[arg(long, value_name = "STEPS", value_parser = whole::<u64>, allow_negative_numbers = true, help_heading = "Optimizer")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup: Option<u64>,
@@ -386,6 +386,24 @@ struct OnlyOptions {
     options: TrainOptions,
 }
 
+/// What other trainers call our keys.
+const ELSEWHERE: [(&str, &str); 14] = [
+    ("learning_rate", "lr"),
+    ("lr_scheduler_type", "lr_schedule"),
+    ("warmup_steps", "warmup"),
+    ("max_steps", "steps"),
+    ("num_train_epochs", "epochs"),
+    ("num_epochs", "epochs"),
+    ("per_device_train_batch_size", "micro_batch_size"),
+    ("model_name_or_path", "model"),
+    ("base_model", "model"),
+    ("dataset", "data"),
+    ("output_dir", "out"),
+    ("max_grad_norm", "clip"),
+    ("max_seq_length", "seq_len"),
+    ("cutoff_len", "seq_len"),
+];
+
 /// Every key of the TOML file: the flags' names with underscores.
 pub fn keys() -> Vec<String> {
     let command = OnlyOptions::command();
@@ -413,6 +431,12 @@ impl TrainOptions {
         for key in table.keys() {
             if known.contains(key) {
                 continue;
+            }
+            if table[key].is_table() {
+                bail!("`[{key}]` is a section, and there are none: write the keys at the top, without a heading");
+            }
+            if let Some((_, ours)) = ELSEWHERE.iter().find(|(theirs, _)| *theirs == key.replace('-', "_")) {
+                bail!("unknown key `{key}`; here it is called `{ours}`");
             }
             let near = known
                 .iter()
@@ -516,6 +540,8 @@ mod tests {
             ("learning_rat = 1", "unknown key `learning_rat`"),
             ("batch-size = 1", "did you mean `batch_size`?"),
             ("warmpu = 1", "did you mean `warmup`?"),
+            ("learning_rate = 1", "here it is called `lr`"),
+            ("[train]\nlr = 1", "write the keys at the top"),
             ("lr = \"fast\"", "invalid type"),
             ("dtype = \"fp8\"", "unknown variant `fp8`"),
             ("device = \"tpu\"", "write auto, cpu or cuda:N"),

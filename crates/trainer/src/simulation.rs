@@ -108,7 +108,7 @@ pub fn describe(program: &Program, plan: &Plan, profile: &MachineProfile) -> Res
     Ok(format!(
         "program  {}: {} commands, proved free of races in {proof_ms:.0} ms\ntraffic  {}\n\
          machine  {}: {:.2} TFLOP/s, memory {:.0} GB/s\n\
-         step     {steady_s:.3} s, {:.0} tokens/s, simulated; in the steady state, matrix products at their peak\n{}",
+         step     {steady_s:.3} s, {:.0} tokens/s, simulated; in the steady state, matrix products at their peak\none step alone: {}",
         program.name,
         program.commands.len(),
         traffic(program).to_string().replace('\n', "\n         "),

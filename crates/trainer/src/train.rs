@@ -376,6 +376,7 @@ impl Trainer<'_> {
         let epoch = packer.epoch(0);
         let sequences: Vec<_> = (0..epoch.len()).map(|i| epoch.sequence(i)).collect();
         let group = self.session.plan().group();
+        say!("evaluating {} held-out sequence(s)", sequences.len());
         let bar = crate::progress::bar(sequences.len() as u64, "evaluating");
         let (mut sum, mut targets) = (0.0, 0);
         for part in sequences.chunks(self.shape.micro_batch_size * group) {
