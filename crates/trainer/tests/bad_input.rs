@@ -184,10 +184,22 @@ const FILES: &[Row] = &[
         &["in the configuration @/run.toml", "unknown key `warmpu`; did you mean `warmup`?"],
     ),
     (
+        "another trainer's name",
+        |s| s.write("run.toml", "max_grad_norm = 1.0"),
+        CONFIG,
+        &["@/run.toml", "unknown key `max_grad_norm`; here it is called `clip`"],
+    ),
+    (
+        "nothing like a key",
+        |s| s.write("run.toml", "zzz = 1.0"),
+        CONFIG,
+        &["@/run.toml", "unknown key `zzz`; the keys are model, preset"],
+    ),
+    (
         "section",
         |s| s.write("run.toml", "[optimizer]\nlr = 1e-3"),
         CONFIG,
-        &["@/run.toml", "unknown key `optimizer`; the keys are model, preset"],
+        &["@/run.toml", "`[optimizer]` is a section", "write the keys at the top"],
     ),
     (
         "wrong type",
