@@ -436,7 +436,7 @@ impl TrainOptions {
                 bail!("`[{key}]` is a section, and there are none: write the keys at the top, without a heading");
             }
             if let Some((_, ours)) = ELSEWHERE.iter().find(|(theirs, _)| *theirs == key.replace('-', "_")) {
-                bail!("unknown key `{key}`; here it is called `{ours}`");
+                bail!("unknown key `{key}`; its name here is `{ours}`");
             }
             let near = known
                 .iter()
@@ -540,7 +540,7 @@ mod tests {
             ("learning_rat = 1", "unknown key `learning_rat`"),
             ("batch-size = 1", "did you mean `batch_size`?"),
             ("warmpu = 1", "did you mean `warmup`?"),
-            ("learning_rate = 1", "here it is called `lr`"),
+            ("learning_rate = 1", "its name here is `lr`"),
             ("[train]\nlr = 1", "write the keys at the top"),
             ("lr = \"fast\"", "invalid type"),
             ("dtype = \"fp8\"", "unknown variant `fp8`"),

@@ -187,7 +187,7 @@ const FILES: &[Row] = &[
         "another trainer's name",
         |s| s.write("run.toml", "max_grad_norm = 1.0"),
         CONFIG,
-        &["@/run.toml", "unknown key `max_grad_norm`; here it is called `clip`"],
+        &["@/run.toml", "unknown key `max_grad_norm`; its name here is `clip`"],
     ),
     (
         "nothing like a key",
