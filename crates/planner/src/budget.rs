@@ -72,8 +72,10 @@ pub fn choose(model: &Model, settings: &Settings, sizes: &Sizes) -> Result<Choic
         groups.push(groups.last().expect("not empty").div_ceil(2));
     }
     let spills: &[bool] = match (settings.spill, settings.activations) {
-        (true, _) => &[true],
         (false, ActivationChoice::Auto) => &[false, true],
+        // With few blocks the frames that spilling shares are more than the blocks' own, so a tight budget may refuse it.
+        (true, ActivationChoice::Auto) => &[true, false],
+        (true, _) => &[true],
         (false, _) => &[false],
     };
     for &spill in spills {
@@ -87,7 +89,6 @@ pub fn choose(model: &Model, settings: &Settings, sizes: &Sizes) -> Result<Choic
             }
         }
     }
-    // With few blocks the frames that spilling shares are more than the blocks' own.
     let smallest_group = *groups.last().expect("not empty");
     let maps = spills.iter().map(|&spill| DeviceMap::new(model, settings, sizes, &least(smallest_group, spill)));
     let map = maps.min_by_key(|map| map.total_bytes).expect("spilling, not spilling or both");
