@@ -161,15 +161,18 @@ fn inference_plans_hold_weights_only() {
     }
 }
 
-/// Found by the property below: one block's own frame is smaller than the frames that spilling would share.
+/// A setting is obeyed or refused: automatic levels do not undo `spill`, however much memory there is.
 #[test]
-fn a_budget_too_small_for_spilling_is_planned_without() {
+fn spilling_that_was_asked_for_is_done() {
     let settings = Settings { spill: true, ..Settings::new(DType::Bf16, 1, 1) };
     let in_budget = |bytes| plan("qwen3", 1, Settings { device_memory_bytes: bytes, ..settings.clone() });
     let Err(PlanError::BudgetTooSmall { need_bytes, .. }) = in_budget(0) else { panic!("a plan in no memory") };
-    assert!(in_budget(need_bytes).is_ok() && in_budget(need_bytes - 1).is_err());
-    let most = in_budget(u64::MAX).unwrap();
-    assert!(need_bytes <= most.regions()[most.device_region().0 as usize].len_bytes);
+    assert!(in_budget(need_bytes - 1).is_err());
+    for budget in [need_bytes, u64::MAX] {
+        let plan = in_budget(budget).unwrap();
+        assert!(plan.blocks().iter().all(|b| b.spill));
+        assert!(need_bytes <= plan.regions()[plan.device_region().0 as usize].len_bytes);
+    }
 }
 
 fn settings() -> impl Strategy<Value = (Settings, f64)> {

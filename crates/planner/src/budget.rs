@@ -72,10 +72,8 @@ pub fn choose(model: &Model, settings: &Settings, sizes: &Sizes) -> Result<Choic
         groups.push(groups.last().expect("not empty").div_ceil(2));
     }
     let spills: &[bool] = match (settings.spill, settings.activations) {
-        (false, ActivationChoice::Auto) => &[false, true],
-        // With few blocks the frames that spilling shares are more than the blocks' own, so a tight budget may refuse it.
-        (true, ActivationChoice::Auto) => &[true, false],
         (true, _) => &[true],
+        (false, ActivationChoice::Auto) => &[false, true],
         (false, _) => &[false],
     };
     for &spill in spills {
@@ -83,7 +81,7 @@ pub fn choose(model: &Model, settings: &Settings, sizes: &Sizes) -> Result<Choic
             let mut choice = least(group, spill);
             if fits(&choice) {
                 if settings.activations == ActivationChoice::Auto && settings.train {
-                    upgrade(&mut choice, &fits);
+                    upgrade(&mut choice, settings.spill, &fits);
                 }
                 return Ok(choice);
             }
@@ -101,16 +99,17 @@ pub fn choose(model: &Model, settings: &Settings, sizes: &Sizes) -> Result<Choic
     })
 }
 
-/// Gives what is left to the blocks, last block first (its activations live shortest): stop spilling, then keep all
-/// but gate and up (saves most time a byte), then keep all.
-fn upgrade(choice: &mut Choice, fits: &dyn Fn(&Choice) -> bool) {
-    for (level, spill) in [(Activations::Recompute, false), (Activations::Partial, false), (Activations::Keep, false)] {
+/// Gives what is left to the blocks, last block first (its activations live shortest): stop spilling, unless it was asked
+/// for, then keep all but gate and up (saves most time a byte), then keep all.
+fn upgrade(choice: &mut Choice, spill_asked: bool, fits: &dyn Fn(&Choice) -> bool) {
+    for level in [Activations::Recompute, Activations::Partial, Activations::Keep] {
         for l in (0..choice.blocks.len()).rev() {
             let before = choice.blocks[l];
-            if before.spill && level != Activations::Recompute {
+            // Spilled of need, not by wish: such a block does not take what its neighbours could use.
+            if before.spill && !spill_asked && level != Activations::Recompute {
                 continue;
             }
-            choice.blocks[l] = BlockChoice { level, spill };
+            choice.blocks[l] = BlockChoice { level, spill: spill_asked };
             if !fits(choice) {
                 choice.blocks[l] = before;
                 break;
