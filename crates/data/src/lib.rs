@@ -7,6 +7,7 @@
 //! This crate knows nothing of models, memory plans or devices.
 
 mod batches;
+mod conversation;
 mod document;
 mod error;
 mod micro;
@@ -16,6 +17,7 @@ mod read;
 pub mod tokenizer;
 
 pub use batches::{Batches, Position, StepBatch};
+pub use conversation::{Conversation, Message, Role, Sample};
 pub use document::{Document, Documents, IGNORE};
 pub use error::{Error, Origin};
 pub use micro::MicroBatch;
