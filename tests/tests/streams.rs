@@ -1,7 +1,8 @@
 //! Lanes that are late, memory that is poisoned, programs that overlap: results stay the same bits.
 
 use megatrain_base::DType;
-use megatrain_cpu::{Delay, ExecutorOptions, Mode};
+use megatrain_cpu::{ExecutorOptions, Mode};
+use megatrain_exec::Delay;
 use megatrain_planner::{Settings, UpdatePolicy};
 use megatrain_scheduler::LaneId;
 use megatrain_tests::batch::random_steps;

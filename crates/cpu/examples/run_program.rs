@@ -5,7 +5,8 @@
 //! `grad = x^T delta` there, copies both back and updates `W` in place on the host.
 
 use megatrain_base::{Access, Command, DType, Operands, Rank, Span, Tensor, Work};
-use megatrain_cpu::{CpuExecutor, ExecutorOptions, RegionMemory};
+use megatrain_cpu::{CpuExecutor, ExecutorOptions};
+use megatrain_exec::RegionMemory;
 use megatrain_ops::{Add, Matmul, Op};
 use megatrain_scheduler::{Builder, Contract, HostTasks, LaneKind, Program, Space, TaskError, verify};
 use std::error::Error;

@@ -4,8 +4,8 @@
 //! whatever may not overlap, so contention is a race in the program, and both commands are named. This is also what makes
 //! the executor sound whatever program it is given: a conflicting command is refused, not run.
 
-use crate::error::{Place, Race};
 use megatrain_base::{Access, Span};
+use megatrain_exec::{Place, Race};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A command as a race report names it.

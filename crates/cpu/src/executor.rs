@@ -1,14 +1,15 @@
 //! [`CpuExecutor`]: memory, threads and the order of issue.
 
-use crate::issue::{self, Issuer, Step};
+use crate::event::Event;
 use crate::job::{Job, LaneWork};
-use crate::memory::Memory;
-use crate::shared::{FirstFailure, Shared};
+use crate::shared::Shared;
 use crate::shuffle::Shuffler;
 use crate::threads::LaneThreads;
-use crate::ticket::{Drive, Log, RunState};
-use crate::{ExecError, ExecutorOptions, Mode, RegionMemory, Ticket};
-use megatrain_base::{Command, Element, Tensor};
+use crate::{ExecutorOptions, Mode};
+use megatrain_base::{Command, Element, Span, Tensor};
+use megatrain_exec::{
+    Drive, ExecError, Executor, FirstFailure, Issuer, Log, Memory, RegionMemory, RunState, Step, Ticket, check,
+};
 use megatrain_ops::Op;
 use megatrain_scheduler::{Contract, HostTasks, Program};
 use std::fmt;
@@ -35,7 +36,7 @@ enum Engine<T: Command> {
 }
 
 struct Issued {
-    issuer: Issuer,
+    issuer: Issuer<Event>,
     unfinished: Vec<Arc<RunState>>,
 }
 
@@ -68,7 +69,7 @@ impl<T: Command> CpuExecutor<T> {
             })?;
         let issued = Issued { issuer: Issuer::new(&contract), unfinished: Vec::new() };
         let ExecutorOptions { mode, poison, trace, delay, .. } = options;
-        let (claims, failure, epoch) = (Default::default(), FirstFailure::default(), Instant::now());
+        let (claims, failure, epoch) = (Default::default(), Arc::new(FirstFailure::default()), Instant::now());
         let shared = Arc::new(Shared { contract, memory, claims, failure, pool, epoch, poison, trace, delay });
         let engine = match mode {
             Mode::Inline => Engine::Inline,
@@ -89,7 +90,7 @@ impl<T: Command> CpuExecutor<T> {
         if let Some(first) = self.shared.failure.get() {
             return Err(ExecError::Stopped { program: name, first });
         }
-        issue::check(&self.shared.contract, &self.shared.memory, &program, &name)?;
+        check(&self.shared.contract, &self.shared.memory, &program, &name)?;
         if issued.is_idle() && self.shared.poison {
             // SAFETY: every issued program is finished, and the lock keeps others from being issued.
             unsafe { self.shared.memory.poison(&self.shared.contract) };
@@ -101,7 +102,7 @@ impl<T: Command> CpuExecutor<T> {
             Engine::Shuffle(shuffler) => Some(shuffler.clone() as Arc<dyn Drive>),
             Engine::Inline | Engine::Threads(_) => None,
         };
-        Ok(Ticket { state, driver })
+        Ok(Ticket::new(state, driver))
     }
 
     fn start(
@@ -109,7 +110,7 @@ impl<T: Command> CpuExecutor<T> {
         program: Arc<Program<Op, T>>,
         tasks: Arc<dyn HostTasks<T>>,
         name: Arc<str>,
-        steps: Vec<Step>,
+        steps: Vec<Step<Event>>,
     ) -> Arc<RunState> {
         let parts = match &self.engine {
             Engine::Inline => 1,
@@ -119,7 +120,13 @@ impl<T: Command> CpuExecutor<T> {
                 busy.into_iter().filter(|&busy| busy).count()
             }
         };
-        let state = Arc::new(RunState::new(name, self.shared.clone(), parts));
+        let state = Arc::new(RunState::new(
+            name,
+            self.shared.contract.clone(),
+            self.shared.failure.clone(),
+            self.shared.trace,
+            parts,
+        ));
         let job = Arc::new(Job { program, tasks, shared: self.shared.clone(), state: state.clone() });
         match &self.engine {
             Engine::Inline => self.shared.pool.install(|| {
@@ -152,40 +159,44 @@ impl<T: Command> CpuExecutor<T> {
         issued
     }
 
-    /// The elements of a tensor, read once every issued program is finished.
+    /// The elements of a tensor in host memory, read once every issued program is finished.
     ///
     /// # Errors
-    /// [`ExecError::Memory`] if the tensor leaves its region or has another dtype or alignment than `E`.
+    /// [`ExecError::Memory`] if the tensor leaves its region or has another dtype than `E`.
     pub fn read<E: Element>(&self, tensor: &Tensor) -> Result<Vec<E>, ExecError> {
-        let _idle = self.lock_idle();
-        let ptr = self.host_access::<E>(tensor)?;
-        // SAFETY: `host_access` checked bounds and alignment, `E` accepts any bits, and nothing runs while the lock is held.
-        Ok(unsafe { std::slice::from_raw_parts(ptr, tensor.elems()) }.to_vec())
+        let executor: &dyn Executor<T> = self;
+        executor.read(tensor)
     }
 
-    /// Overwrites a tensor once every issued program is finished.
+    /// Overwrites a tensor in host memory once every issued program is finished.
     ///
     /// # Errors
     /// As [`CpuExecutor::read`], and if `values` has another length.
     pub fn write<E: Element>(&self, tensor: &Tensor, values: &[E]) -> Result<(), ExecError> {
-        let _idle = self.lock_idle();
-        let ptr = self.host_access::<E>(tensor)?;
-        if values.len() != tensor.elems() {
-            return Err(ExecError::Memory(format!("{} values for {tensor}", values.len())));
-        }
-        // SAFETY: as in `read`; `values` is borrowed from outside, so it overlaps nothing that we may write.
-        unsafe { std::ptr::copy(values.as_ptr(), ptr, values.len()) };
-        Ok(())
+        let executor: &dyn Executor<T> = self;
+        executor.write(tensor, values)
+    }
+}
+
+impl<T: Command> Executor<T> for CpuExecutor<T> {
+    fn run(&self, program: Arc<Program<Op, T>>, tasks: Arc<dyn HostTasks<T>>) -> Result<Ticket, ExecError> {
+        CpuExecutor::run(self, program, tasks)
     }
 
-    fn host_access<E: Element>(&self, tensor: &Tensor) -> Result<*mut E, ExecError> {
-        self.shared.memory.check(&self.shared.contract, &tensor.span).map_err(ExecError::Memory)?;
-        let ptr = self.shared.memory.resolve(&tensor.span).cast::<E>();
-        let fits = tensor.dtype == E::DTYPE && tensor.span.len_bytes == (tensor.elems() * size_of::<E>()) as u64;
-        if !fits || !ptr.is_aligned() {
-            return Err(ExecError::Memory(format!("{tensor} cannot be taken as {}", E::DTYPE)));
-        }
-        Ok(ptr)
+    fn wait_idle(&self) {
+        CpuExecutor::wait_idle(self);
+    }
+
+    fn read_bytes(&self, span: &Span, out: &mut [u8]) -> Result<(), ExecError> {
+        let _idle = self.lock_idle();
+        // SAFETY: nothing runs while the lock is held.
+        unsafe { self.shared.memory.read(&self.shared.contract, span, out) }
+    }
+
+    fn write_bytes(&self, span: &Span, bytes: &[u8]) -> Result<(), ExecError> {
+        let _idle = self.lock_idle();
+        // SAFETY: nothing runs while the lock is held.
+        unsafe { self.shared.memory.write(&self.shared.contract, span, bytes) }
     }
 }
 

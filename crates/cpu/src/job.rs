@@ -1,12 +1,11 @@
 //! [`Job`]: one issued program; runs single commands. [`LaneWork`]: a job's commands on one lane, and how far they are.
 
 use crate::claims::Holder;
-use crate::error::Place;
-use crate::issue::{Action, Step, accesses, identity, place};
+use crate::event::Event;
+use crate::kernels;
 use crate::shared::Shared;
-use crate::ticket::{Log, RunState};
-use crate::{ExecError, Reason, kernels};
 use megatrain_base::{Access, Command, Operands, Span};
+use megatrain_exec::{Action, ExecError, Log, Place, Reason, RunState, Step, accesses, identity, place};
 use megatrain_ops::Op;
 use megatrain_scheduler::{Cmd, Entry, HostTasks, LaneId, Program, timeline::Slice};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +22,7 @@ pub(crate) struct Job<T> {
 impl<T: Command> Job<T> {
     /// Runs a step whose wait, if it is one, is over. After a failure, commands are left out and events still complete,
     /// so that no lane waits for ever.
-    pub(crate) fn step(&self, step: &Step, log: &mut Log) {
+    pub(crate) fn step(&self, step: &Step<Event>, log: &mut Log) {
         match &step.action {
             Action::Run if self.shared.failure.stopped() => self.state.mark_incomplete(),
             Action::Run => self.execute(&self.program.commands[step.index], log),
@@ -119,7 +118,7 @@ impl<T: Command> Job<T> {
 /// The commands of one job on one lane.
 pub(crate) struct LaneWork<T> {
     job: Arc<Job<T>>,
-    steps: Vec<Step>,
+    steps: Vec<Step<Event>>,
     next: usize,
     log: Log,
     /// Whether it computes (kernels or host tasks), not only copies.
@@ -128,13 +127,14 @@ pub(crate) struct LaneWork<T> {
 
 impl<T: Command> LaneWork<T> {
     /// Splits a job's steps by lane; lanes without steps are left out.
-    pub(crate) fn split(job: &Arc<Job<T>>, steps: Vec<Step>) -> Vec<(LaneId, LaneWork<T>)> {
-        let mut lanes: Vec<Vec<Step>> = vec![Vec::new(); job.shared.contract.lanes.len()];
+    pub(crate) fn split(job: &Arc<Job<T>>, steps: Vec<Step<Event>>) -> Vec<(LaneId, LaneWork<T>)> {
+        let mut lanes: Vec<Vec<Step<Event>>> = job.shared.contract.lanes.iter().map(|_| Vec::new()).collect();
         for step in steps {
             lanes[step.lane.0 as usize].push(step);
         }
-        let work = |(lane, steps): (usize, Vec<Step>)| {
-            let computes = |step: &Step| matches!(job.program.commands[step.index].cmd, Cmd::Launch(_) | Cmd::Host(_));
+        let work = |(lane, steps): (usize, Vec<Step<Event>>)| {
+            let computes =
+                |step: &Step<Event>| matches!(job.program.commands[step.index].cmd, Cmd::Launch(_) | Cmd::Host(_));
             let computes = steps.iter().any(computes);
             (LaneId(lane as u16), LaneWork { job: job.clone(), steps, next: 0, log: Log::default(), computes })
         };

@@ -6,21 +6,14 @@
 //! [`megatrain_scheduler::HostTasks`].
 
 mod claims;
-mod error;
 mod event;
 mod executor;
-mod issue;
 mod job;
 pub mod kernels;
-mod memory;
 mod options;
 mod shared;
 mod shuffle;
 mod threads;
-mod ticket;
 
-pub use error::{ExecError, Place, Race, Reason};
 pub use executor::CpuExecutor;
-pub use memory::RegionMemory;
-pub use options::{Delay, ExecutorOptions, Mode};
-pub use ticket::{RunReport, Ticket};
+pub use options::{ExecutorOptions, Mode};

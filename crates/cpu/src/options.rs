@@ -1,9 +1,6 @@
 //! [`ExecutorOptions`]: how programs are run, never what they compute: bits are the same under every option.
 
-use megatrain_scheduler::LaneId;
-use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+use megatrain_exec::Delay;
 
 /// Which legal order of the commands is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -16,27 +13,6 @@ pub enum Mode {
     /// One command at a time in a random order that the events allow, drawn from this seed, across programs too. Work is
     /// done inside `Ticket::wait`, the next `run`, or when the executor is dropped.
     Shuffle(u64),
-}
-
-/// Makes lanes slow on purpose, for tests: every command sleeps this long while it holds its bytes, before it works.
-#[derive(Clone)]
-pub struct Delay(Arc<dyn Fn(LaneId) -> Duration + Send + Sync>);
-
-impl Delay {
-    /// The time for each command of a lane.
-    pub fn new(per_command: impl Fn(LaneId) -> Duration + Send + Sync + 'static) -> Self {
-        Delay(Arc::new(per_command))
-    }
-
-    pub(crate) fn of(&self, lane: LaneId) -> Duration {
-        (self.0)(lane)
-    }
-}
-
-impl fmt::Debug for Delay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Delay(..)")
-    }
 }
 
 /// How an executor runs its programs.

@@ -5,8 +5,8 @@
 
 use crate::job::LaneWork;
 use crate::shared::Shared;
-use crate::ticket::{Drive, RunState};
 use megatrain_base::Command;
+use megatrain_exec::{Drive, RunState};
 use megatrain_scheduler::LaneId;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -3,10 +3,10 @@
 //! A lane waits for events on its own thread and computes inside the pool: it enters the pool once for all commands that
 //! are ready, so a chain of small kernels pays for one hand-over, and it never blocks a thread of the pool.
 
-use crate::ExecError;
 use crate::job::LaneWork;
 use crate::shared::Shared;
 use megatrain_base::Command;
+use megatrain_exec::ExecError;
 use megatrain_scheduler::LaneId;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};

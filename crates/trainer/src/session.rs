@@ -4,7 +4,8 @@ use crate::tasks::{StepResult, StepTasks};
 use anyhow::{Context, Result, anyhow};
 use megatrain_arena::{Arena, CommitOptions, Kind, Limits};
 use megatrain_base::{Access, Operands, Span};
-use megatrain_cpu::{CpuExecutor, ExecutorOptions, RegionMemory, RunReport, Ticket};
+use megatrain_cpu::{CpuExecutor, ExecutorOptions};
+use megatrain_exec::{Executor, RegionMemory, RunReport, Ticket};
 use megatrain_planner::{HostTask, Plan, Program, Purpose};
 use std::sync::Arc;
 
@@ -116,14 +117,14 @@ impl Memory {
             })
             .collect();
         let executor = CpuExecutor::new(plan.contract(), regions, options)?;
-        Ok(Session { plan, executor })
+        Ok(Session { plan, executor: Box::new(executor) })
     }
 }
 
 /// A plan with an executor over its memory.
 pub struct Session {
     plan: Arc<Plan>,
-    executor: CpuExecutor<HostTask>,
+    executor: Box<dyn Executor<HostTask>>,
 }
 
 /// A program that was issued.
@@ -150,8 +151,8 @@ impl Session {
     }
 
     /// The executor.
-    pub fn executor(&self) -> &CpuExecutor<HostTask> {
-        &self.executor
+    pub fn executor(&self) -> &dyn Executor<HostTask> {
+        &*self.executor
     }
 
     /// Issues a program.

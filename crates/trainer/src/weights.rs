@@ -191,7 +191,7 @@ pub fn export(
             let at = t.span.offset_bytes + first * t.dtype.size_bytes();
             Tensor::new(t.span.region, at, t.dtype, [out.len() as u64])
         };
-        let text = |e: megatrain_cpu::ExecError| e.to_string();
+        let text = |e: megatrain_exec::ExecError| e.to_string();
         let executor = session.executor();
         match (weight.dtype, low) {
             (DType::F32, _) => out.copy_from_slice(&executor.read::<f32>(&piece(&weight)).map_err(text)?),

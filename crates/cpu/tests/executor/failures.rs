@@ -2,7 +2,8 @@
 
 use crate::tiny::{COMPUTE, H2D, Kind, Task, Tasks, Tiny, UPDATE, label};
 use megatrain_base::{DType, Tensor};
-use megatrain_cpu::{ExecError, ExecutorOptions, Mode, Reason};
+use megatrain_cpu::{ExecutorOptions, Mode};
+use megatrain_exec::{ExecError, Reason};
 use megatrain_ops::{GatherRows, Op};
 use megatrain_scheduler::{Phase, Program};
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Every mode, thread count, seed and speed of lanes gives the bits that plain integer arithmetic gives.
 
 use crate::tiny::{DATA, Kind, LANES, Task, Tasks, Tiny, UNITS, UPDATE, expected};
-use megatrain_cpu::{Delay, ExecutorOptions, Mode};
+use megatrain_cpu::{ExecutorOptions, Mode};
+use megatrain_exec::Delay;
 use megatrain_scheduler::{Cmd, LaneId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,8 @@
 //! Programs damaged by hand: a missing wait, a missing copy, a recycled buffer, a task that forgets to write.
 
 use crate::tiny::{DATA, Kind, Task, Tasks, Tiny, UPDATE, expected};
-use megatrain_cpu::{ExecError, ExecutorOptions, Mode, Reason};
+use megatrain_cpu::{ExecutorOptions, Mode};
+use megatrain_exec::{ExecError, Reason};
 use megatrain_ops::Op;
 use megatrain_scheduler::{Cmd, LaneId, Program};
 use std::sync::Arc;

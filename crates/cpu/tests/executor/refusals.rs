@@ -2,7 +2,8 @@
 
 use crate::tiny::{COMPUTE, D2H, H2D, Kind, Task, Tasks, Tiny, expected, matmul};
 use megatrain_base::{Access, Rank, RegionId, Span, Tensor};
-use megatrain_cpu::{CpuExecutor, ExecError, ExecutorOptions, RegionMemory};
+use megatrain_cpu::{CpuExecutor, ExecutorOptions};
+use megatrain_exec::{ExecError, RegionMemory};
 use megatrain_ops::Op;
 use megatrain_scheduler::{Cmd, Collective, Contract, Entry, EventId, Label, LaneId, Program};
 use std::sync::Arc;

@@ -4,7 +4,8 @@
 //! anywhere changes everything after it.
 
 use megatrain_base::{Access, Command, DType, Operands, Rank, RegionId, Span, Tensor, UnitId, Work};
-use megatrain_cpu::{CpuExecutor, ExecutorOptions, RegionMemory, Ticket};
+use megatrain_cpu::{CpuExecutor, ExecutorOptions};
+use megatrain_exec::{RegionMemory, Ticket};
 use megatrain_ops::{Add, Matmul, Op};
 use megatrain_scheduler::{Builder, Contract, HostTasks, Label, LaneId, LaneKind, Phase, Program, Space, TaskError};
 use std::sync::atomic::{AtomicUsize, Ordering};

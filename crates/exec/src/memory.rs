@@ -96,13 +96,13 @@ impl Drop for Heap {
 
 /// The memory of all regions of a contract.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub struct Memory {
     regions: Vec<RegionMemory>,
 }
 
 impl Memory {
     /// Checks the blocks against the contract.
-    pub(crate) fn new(contract: &Contract, regions: Vec<RegionMemory>) -> Result<Self, ExecError> {
+    pub fn new(contract: &Contract, regions: Vec<RegionMemory>) -> Result<Self, ExecError> {
         let fail = |what: String| Err(ExecError::Memory(what));
         if regions.len() != contract.regions.len() {
             return fail(format!("{} blocks for {} regions", regions.len(), contract.regions.len()));
@@ -130,7 +130,7 @@ impl Memory {
     }
 
     /// Whether a span lies inside its region; if not, a sentence.
-    pub(crate) fn check(&self, contract: &Contract, span: &Span) -> Result<(), String> {
+    pub fn check(&self, contract: &Contract, span: &Span) -> Result<(), String> {
         let Some(spec) = contract.regions.get(span.region.0 as usize) else {
             return Err(format!("touches region {}; the contract has {}", span.region, contract.regions.len()));
         };
@@ -144,11 +144,54 @@ impl Memory {
     }
 
     /// Where a span starts. The span must have passed [`Memory::check`].
-    pub(crate) fn resolve(&self, span: &Span) -> *mut u8 {
+    pub fn resolve(&self, span: &Span) -> *mut u8 {
         let region = &self.regions[span.region.0 as usize];
         assert!(span.end_bytes() <= region.len_bytes, "{span} was not checked");
         // SAFETY: the offset is at most the block's length, by the line above.
         unsafe { region.ptr.add(span.offset_bytes as usize) }
+    }
+
+    /// Copies a span of host memory out.
+    ///
+    /// # Errors
+    /// [`ExecError::Memory`] if the span is not in host memory, leaves its region or is not as long as `out`.
+    ///
+    /// # Safety
+    /// Nobody may be writing those bytes.
+    pub unsafe fn read(&self, contract: &Contract, span: &Span, out: &mut [u8]) -> Result<(), ExecError> {
+        let ptr = self.host(contract, span, out.len())?;
+        // SAFETY: `host` checked the bounds; `out` is borrowed exclusively, so it is no part of a region.
+        unsafe { std::ptr::copy_nonoverlapping(ptr, out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// Overwrites a span of host memory.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    ///
+    /// # Safety
+    /// Nobody may be accessing those bytes.
+    pub unsafe fn write(&self, contract: &Contract, span: &Span, bytes: &[u8]) -> Result<(), ExecError> {
+        let ptr = self.host(contract, span, bytes.len())?;
+        // SAFETY: `host` checked the bounds; a copy that may overlap, since `bytes` could lie in a region.
+        unsafe { std::ptr::copy(bytes.as_ptr(), ptr, bytes.len()) };
+        Ok(())
+    }
+
+    fn host(&self, contract: &Contract, span: &Span, len: usize) -> Result<*mut u8, ExecError> {
+        self.check(contract, span).map_err(ExecError::Memory)?;
+        let spec = &contract.regions[span.region.0 as usize];
+        if spec.space != Space::Host {
+            return Err(ExecError::Memory(format!(
+                "region `{}` lies in {}, not in host memory",
+                spec.name, spec.space
+            )));
+        }
+        if span.len_bytes != len as u64 {
+            return Err(ExecError::Memory(format!("{len} bytes for {span}")));
+        }
+        Ok(self.resolve(span))
     }
 
     /// Fills every region that is undefined when a program starts (files excepted) with 0xFF bytes: NaN in every float
@@ -156,7 +199,7 @@ impl Memory {
     ///
     /// # Safety
     /// No command may be running.
-    pub(crate) unsafe fn poison(&self, contract: &Contract) {
+    pub unsafe fn poison(&self, contract: &Contract) {
         for (spec, memory) in contract.regions.iter().zip(&self.regions) {
             if !spec.defined_at_entry && spec.space != Space::File {
                 // SAFETY: the block is valid for at least `len_bytes`, by `new`, and idle, by our caller.

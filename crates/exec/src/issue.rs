@@ -4,49 +4,49 @@
 //! program. So a wait never refers to something later, and the earliest command that has not run can always run: no order
 //! of the lanes deadlocks.
 
-use crate::error::Place;
-use crate::event::Event;
-use crate::memory::Memory;
-use crate::{ExecError, Reason};
+use crate::{ExecError, Memory, Place, Reason};
 use megatrain_base::{Access, Command, Span};
 use megatrain_ops::Op;
 use megatrain_scheduler::{Cmd, Collective, Contract, Entry, LaneId, Program};
 use std::sync::Arc;
 
-/// What a lane does at one command.
-#[derive(Clone, Debug)]
-pub(crate) enum Action {
+/// What a lane does at one command. `E` is one recording of an event: each executor has its own.
+#[derive(Debug)]
+pub enum Action<E> {
     /// Runs the command.
     Run,
     /// Completes this recording.
-    Record(Arc<Event>),
+    Record(Arc<E>),
     /// Waits for this recording.
-    Wait(Arc<Event>),
+    Wait(Arc<E>),
 }
 
 /// One command with its events resolved.
-#[derive(Clone, Debug)]
-pub(crate) struct Step {
+#[derive(Debug)]
+pub struct Step<E> {
     /// Index into the program's commands.
-    pub(crate) index: usize,
-    pub(crate) lane: LaneId,
-    pub(crate) action: Action,
+    pub index: usize,
+    /// Its lane.
+    pub lane: LaneId,
+    /// What to do.
+    pub action: Action<E>,
 }
 
 /// The last recording of every boundary event.
 #[derive(Debug)]
-pub(crate) struct Issuer {
-    boundaries: Vec<Option<Arc<Event>>>,
+pub struct Issuer<E> {
+    boundaries: Vec<Option<Arc<E>>>,
 }
 
-impl Issuer {
-    pub(crate) fn new(contract: &Contract) -> Self {
+impl<E: Default> Issuer<E> {
+    /// Nothing is recorded yet.
+    pub fn new(contract: &Contract) -> Self {
         Issuer { boundaries: vec![None; contract.boundaries.len()] }
     }
 
     /// Resolves a program that passed [`check`] to steps in program order. Waits on boundary events that nothing has
     /// recorded yet hold nobody and are left out.
-    pub(crate) fn resolve<T: Command>(&mut self, program: &Program<Op, T>) -> Vec<Step> {
+    pub fn resolve<T: Command>(&mut self, program: &Program<Op, T>) -> Vec<Step<E>> {
         let boundaries = self.boundaries.len();
         let mut last = std::mem::take(&mut self.boundaries);
         last.resize(boundaries.max(program.events as usize), None);
@@ -66,14 +66,14 @@ impl Issuer {
 }
 
 /// The place of a command whose lane exists.
-pub(crate) fn place<T: Command>(contract: &Contract, entry: &Entry<Op, T>) -> Place {
+pub fn place<T: Command>(contract: &Contract, entry: &Entry<Op, T>) -> Place {
     let kind = contract.lanes[entry.lane.0 as usize];
     Place { name: entry.cmd.name(), lane: entry.lane, kind, label: entry.label }
 }
 
 /// Refuses a program that could not run on this memory: another contract, unknown lanes or events, spans outside their
 /// region, ops whose operands do not fit together, collectives of several ranks.
-pub(crate) fn check<T: Command>(
+pub fn check<T: Command>(
     contract: &Arc<Contract>,
     memory: &Memory,
     program: &Program<Op, T>,
@@ -136,14 +136,14 @@ fn check_entry<T: Command>(
 }
 
 /// Every span a command touches.
-pub(crate) fn accesses<T: Command>(cmd: &Cmd<Op, T>) -> Vec<(Span, Access)> {
+pub fn accesses<T: Command>(cmd: &Cmd<Op, T>) -> Vec<(Span, Access)> {
     let mut spans = Vec::new();
     cmd.accesses(&mut |span, access| spans.push((span, access)));
     spans
 }
 
 /// What a collective of one rank comes to: the spans to copy, if it does not work in place.
-pub(crate) fn identity(collective: &Collective) -> Result<Option<(Span, Span)>, String> {
+pub fn identity(collective: &Collective) -> Result<Option<(Span, Span)>, String> {
     let ranks = collective.group.len();
     if ranks > 1 {
         return Err(format!("spans {ranks} ranks; the CPU executor runs programs of one rank"));
@@ -161,7 +161,7 @@ pub(crate) fn identity(collective: &Collective) -> Result<Option<(Span, Span)>, 
 
 impl Reason {
     /// A panic's message.
-    pub(crate) fn of_panic(payload: &(dyn std::any::Any + Send)) -> Reason {
+    pub fn of_panic(payload: &(dyn std::any::Any + Send)) -> Reason {
         let text = payload.downcast_ref::<&str>().copied();
         let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
         Reason::Panic(text.unwrap_or("(no message)").into())

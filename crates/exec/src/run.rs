@@ -1,8 +1,7 @@
 //! [`Ticket`]: the handle of an issued program. [`RunReport`]: what its run took.
 
-use crate::ExecError;
-use crate::shared::Shared;
-use megatrain_scheduler::{LaneId, timeline::Slice, timeline::Timeline};
+use crate::{ExecError, FirstFailure};
+use megatrain_scheduler::{Contract, LaneId, timeline::Slice, timeline::Timeline};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -20,7 +19,7 @@ pub struct RunReport {
 
 /// What commands took, collected without locks and merged when a lane is through.
 #[derive(Debug, Default)]
-pub(crate) struct Log {
+pub struct Log {
     slices: Vec<Slice>,
     busy_us: Vec<f64>,
     bounds_us: Option<(f64, f64)>,
@@ -28,7 +27,7 @@ pub(crate) struct Log {
 
 impl Log {
     /// Adds one command.
-    pub(crate) fn add(&mut self, lane: LaneId, start_us: f64, end_us: f64, slice: impl FnOnce() -> Option<Slice>) {
+    pub fn add(&mut self, lane: LaneId, start_us: f64, end_us: f64, slice: impl FnOnce() -> Option<Slice>) {
         let lane = lane.0 as usize;
         self.busy_us.resize(self.busy_us.len().max(lane + 1), 0.0);
         self.busy_us[lane] += end_us - start_us;
@@ -59,9 +58,12 @@ struct Progress {
 
 /// How far one issued program is.
 #[derive(Debug)]
-pub(crate) struct RunState {
-    pub(crate) program: Arc<str>,
-    shared: Arc<Shared>,
+pub struct RunState {
+    /// The program's name.
+    pub program: Arc<str>,
+    contract: Arc<Contract>,
+    failure: Arc<FirstFailure>,
+    trace: bool,
     progress: Mutex<Progress>,
     finished: Condvar,
     incomplete: AtomicBool,
@@ -69,10 +71,18 @@ pub(crate) struct RunState {
 
 impl RunState {
     /// A run that is finished once [`RunState::part_done`] was called `parts` times.
-    pub(crate) fn new(program: Arc<str>, shared: Arc<Shared>, parts: usize) -> Self {
+    pub fn new(
+        program: Arc<str>,
+        contract: Arc<Contract>,
+        failure: Arc<FirstFailure>,
+        trace: bool,
+        parts: usize,
+    ) -> Self {
         RunState {
             program,
-            shared,
+            contract,
+            failure,
+            trace,
             progress: Mutex::new(Progress { open_parts: parts, log: Log::default() }),
             finished: Condvar::new(),
             incomplete: AtomicBool::new(false),
@@ -80,12 +90,12 @@ impl RunState {
     }
 
     /// Says that a command failed or was left out.
-    pub(crate) fn mark_incomplete(&self) {
+    pub fn mark_incomplete(&self) {
         self.incomplete.store(true, Ordering::Relaxed);
     }
 
     /// Says that one part (a lane's commands, or all of them) is through.
-    pub(crate) fn part_done(&self, log: Log) {
+    pub fn part_done(&self, log: Log) {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         progress.log.merge(log);
         progress.open_parts -= 1;
@@ -94,12 +104,13 @@ impl RunState {
         }
     }
 
-    pub(crate) fn is_finished(&self) -> bool {
+    /// Whether every command was run or left out.
+    pub fn is_finished(&self) -> bool {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).open_parts == 0
     }
 
     /// Returns once every command was run or left out.
-    pub(crate) fn wait(&self) {
+    pub fn wait(&self) {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         while progress.open_parts > 0 {
             progress = self.finished.wait(progress).unwrap_or_else(PoisonError::into_inner);
@@ -108,7 +119,7 @@ impl RunState {
 
     fn outcome(&self) -> Result<RunReport, ExecError> {
         if self.incomplete.load(Ordering::Relaxed)
-            && let Some(first) = self.shared.failure.get()
+            && let Some(first) = self.failure.get()
         {
             return Err(match &*first {
                 ExecError::Failed { program, .. } if !Arc::ptr_eq(program, &self.program) => {
@@ -118,12 +129,12 @@ impl RunState {
             });
         }
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        let lanes = &self.shared.contract.lanes;
+        let lanes = &self.contract.lanes;
         let log = &mut progress.log;
         log.busy_us.resize(lanes.len(), 0.0);
         log.slices.sort_by(|a, b| a.start_us.total_cmp(&b.start_us).then(a.lane.cmp(&b.lane)));
         Ok(RunReport {
-            timeline: self.shared.trace.then(|| Timeline { lanes: lanes.clone(), slices: log.slices.clone() }),
+            timeline: self.trace.then(|| Timeline { lanes: lanes.clone(), slices: log.slices.clone() }),
             seconds: log.bounds_us.map_or(0.0, |(first, last)| (last - first) / 1e6),
             lane_busy_seconds: log.busy_us.iter().map(|us| us / 1e6).collect(),
         })
@@ -131,20 +142,25 @@ impl RunState {
 }
 
 /// Does the work of a run that no thread does by itself.
-pub(crate) trait Drive: Send + Sync {
+pub trait Drive: Send + Sync {
     /// Works until the run is finished.
     fn drive(&self, run: &RunState);
 }
 
 /// The handle of an issued program. Dropping it cancels nothing: the program runs on, and if it fails the next
-/// [`crate::CpuExecutor::run`] says so.
+/// [`crate::Executor::run`] says so.
 #[must_use = "only `wait` tells whether the program succeeded"]
 pub struct Ticket {
-    pub(crate) state: Arc<RunState>,
-    pub(crate) driver: Option<Arc<dyn Drive>>,
+    state: Arc<RunState>,
+    driver: Option<Arc<dyn Drive>>,
 }
 
 impl Ticket {
+    /// The handle of this run; `driver` if no thread works on it by itself.
+    pub fn new(state: Arc<RunState>, driver: Option<Arc<dyn Drive>>) -> Self {
+        Ticket { state, driver }
+    }
+
     /// Returns once every command of the program is done. Must not be called from inside a host task.
     ///
     /// # Errors

@@ -30,6 +30,8 @@ impl fmt::Display for Place {
 pub enum Reason {
     /// The host task returned this error.
     Task(String),
+    /// The device or its driver returned this error.
+    Device(String),
     /// The kernel or host task panicked with this message.
     Panic(String),
     /// Another command held bytes that this one needs, and one of the two writes them: the program lacks a wait.
@@ -52,7 +54,7 @@ pub struct Race {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Task(text) => write!(f, "failed: {text}"),
+            Reason::Task(text) | Reason::Device(text) => write!(f, "failed: {text}"),
             Reason::Panic(text) => write!(f, "panicked: {text}"),
             Reason::Race(race) => {
                 let Race { span, other_program, other, other_span } = &**race;
