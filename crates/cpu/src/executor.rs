@@ -189,13 +189,13 @@ impl<T: Command> Executor<T> for CpuExecutor<T> {
 
     fn read_bytes(&self, span: &Span, out: &mut [u8]) -> Result<(), ExecError> {
         let _idle = self.lock_idle();
-        // SAFETY: nothing runs while the lock is held.
+        // SAFETY: every region is memory of the host here, and nothing runs while the lock is held.
         unsafe { self.shared.memory.read(&self.shared.contract, span, out) }
     }
 
     fn write_bytes(&self, span: &Span, bytes: &[u8]) -> Result<(), ExecError> {
         let _idle = self.lock_idle();
-        // SAFETY: nothing runs while the lock is held.
+        // SAFETY: every region is memory of the host here, and nothing runs while the lock is held.
         unsafe { self.shared.memory.write(&self.shared.contract, span, bytes) }
     }
 }

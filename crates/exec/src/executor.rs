@@ -23,7 +23,7 @@ pub trait Executor<T: Command>: Send + Sync {
     /// Copies bytes of host memory out, once every issued program is finished.
     ///
     /// # Errors
-    /// [`ExecError::Memory`] if the span leaves its region, is not as long as `out`, or is not in host memory.
+    /// [`ExecError::Memory`] if the span leaves its region, is not as long as `out`, or is out of the host's reach.
     fn read_bytes(&self, span: &Span, out: &mut [u8]) -> Result<(), ExecError>;
 
     /// Overwrites bytes of host memory, once every issued program is finished.

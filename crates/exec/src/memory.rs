@@ -151,13 +151,13 @@ impl Memory {
         unsafe { region.ptr.add(span.offset_bytes as usize) }
     }
 
-    /// Copies a span of host memory out.
+    /// Copies a span that the host can address out.
     ///
     /// # Errors
-    /// [`ExecError::Memory`] if the span is not in host memory, leaves its region or is not as long as `out`.
+    /// [`ExecError::Memory`] if the span leaves its region or is not as long as `out`.
     ///
     /// # Safety
-    /// Nobody may be writing those bytes.
+    /// The region must be memory of the host, and nobody may be writing those bytes.
     pub unsafe fn read(&self, contract: &Contract, span: &Span, out: &mut [u8]) -> Result<(), ExecError> {
         let ptr = self.host(contract, span, out.len())?;
         // SAFETY: `host` checked the bounds; `out` is borrowed exclusively, so it is no part of a region.
@@ -165,13 +165,13 @@ impl Memory {
         Ok(())
     }
 
-    /// Overwrites a span of host memory.
+    /// Overwrites a span that the host can address.
     ///
     /// # Errors
     /// As [`Memory::read`].
     ///
     /// # Safety
-    /// Nobody may be accessing those bytes.
+    /// The region must be memory of the host, and nobody may be accessing those bytes.
     pub unsafe fn write(&self, contract: &Contract, span: &Span, bytes: &[u8]) -> Result<(), ExecError> {
         let ptr = self.host(contract, span, bytes.len())?;
         // SAFETY: `host` checked the bounds; a copy that may overlap, since `bytes` could lie in a region.
