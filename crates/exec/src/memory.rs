@@ -181,13 +181,6 @@ impl Memory {
 
     fn host(&self, contract: &Contract, span: &Span, len: usize) -> Result<*mut u8, ExecError> {
         self.check(contract, span).map_err(ExecError::Memory)?;
-        let spec = &contract.regions[span.region.0 as usize];
-        if spec.space != Space::Host {
-            return Err(ExecError::Memory(format!(
-                "region `{}` lies in {}, not in host memory",
-                spec.name, spec.space
-            )));
-        }
         if span.len_bytes != len as u64 {
             return Err(ExecError::Memory(format!("{len} bytes for {span}")));
         }
