@@ -16,6 +16,7 @@ pub const SOURCES: &[(&str, &str)] = texts![
     "bias.cu",
     "cast.cu",
     "cross_entropy.cu",
+    "delay.cu",
     "gather_rows.cu",
     "qk_norm.cu",
     "reduce.cu",

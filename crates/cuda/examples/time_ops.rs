@@ -126,7 +126,7 @@ fn ops() -> Vec<(String, Op)> {
     ]
 }
 
-fn time(device: &Device, runner: &Runner, stream: &Stream, op: &Op) -> Result<f64, CudaError> {
+fn time(device: &std::sync::Arc<Device>, runner: &Runner, stream: &Stream, op: &Op) -> Result<f64, CudaError> {
     let mut buffers: Vec<(RegionId, DeviceBuffer)> = Vec::new();
     for (t, access) in op.operands() {
         if buffers.iter().any(|(region, _)| *region == t.span.region) {

@@ -4,6 +4,7 @@ use crate::launch::Limits;
 use crate::{CudaError, probe};
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 use cudarc::driver::{result, sys};
+use std::sync::Arc;
 
 /// One GPU, with its primary context retained.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ impl Device {
     ///
     /// # Errors
     /// Those of [`probe`], [`CudaError::NoSuchDevice`], or what the driver says.
-    pub fn open(ordinal: u32) -> Result<Device, CudaError> {
+    pub fn open(ordinal: u32) -> Result<Arc<Device>, CudaError> {
         let count = probe()?;
         if ordinal >= count {
             return Err(CudaError::NoSuchDevice { ordinal, count });
@@ -49,7 +50,7 @@ impl Device {
         // SAFETY: `handle` is a device of this driver; `drop` releases what is retained here.
         let context = unsafe { result::primary_ctx::retain(handle) }.map_err(what("creating a context"))?;
         let limits = Limits { shared_bytes };
-        let device = Device { handle, context, ordinal, name, capability, multiprocessors, limits };
+        let device = Arc::new(Device { handle, context, ordinal, name, capability, multiprocessors, limits });
         device.make_current()?;
         Ok(device)
     }

@@ -8,19 +8,23 @@
 mod cublaslt;
 mod device;
 mod error;
+pub mod executor;
 mod gemm;
 mod launch;
 mod library;
 mod memory;
 mod modules;
+mod pin;
 mod probe;
 mod runner;
 mod stream;
 
 pub use device::Device;
 pub use error::CudaError;
+pub use executor::{Backend, Gpu, StreamExecutor, StreamOptions};
 pub use launch::{Args, Launch, Limits, Step, scratch_bytes, steps};
 pub use memory::DeviceBuffer;
+pub use pin::HostPinner;
 pub use probe::{MIN_DRIVER, probe};
 pub use runner::{Runner, Scratch};
-pub use stream::{Event, Stream};
+pub use stream::{Event, Priority, Stream};

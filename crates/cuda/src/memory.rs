@@ -3,26 +3,27 @@
 use crate::{CudaError, Device};
 use cudarc::driver::result;
 use megatrain_base::units::fmt_bytes;
+use std::sync::Arc;
 
 /// A range of device memory, freed on drop. Contents are arbitrary until written.
 #[derive(Debug)]
-pub struct DeviceBuffer<'d> {
-    device: &'d Device,
+pub struct DeviceBuffer {
+    device: Arc<Device>,
     address: u64,
     len_bytes: u64,
 }
 
-impl<'d> DeviceBuffer<'d> {
+impl DeviceBuffer {
     /// Reserves memory, aligned to 256 bytes.
     ///
     /// # Errors
     /// What the driver says, with the size.
-    pub fn new(device: &'d Device, len_bytes: u64) -> Result<Self, CudaError> {
+    pub fn new(device: &Arc<Device>, len_bytes: u64) -> Result<Self, CudaError> {
         device.make_current()?;
         let what = CudaError::driver(format!("reserving {} on {}", fmt_bytes(len_bytes), device.name()));
         // SAFETY: the memory is only handed out as an address; whoever reads it answers for its contents.
         let address = unsafe { result::malloc_sync(len_bytes.max(1) as usize) }.map_err(what)?;
-        Ok(DeviceBuffer { device, address, len_bytes })
+        Ok(DeviceBuffer { device: device.clone(), address, len_bytes })
     }
 
     /// Its first byte in the device's address space.
@@ -78,7 +79,7 @@ impl<'d> DeviceBuffer<'d> {
     }
 }
 
-impl Drop for DeviceBuffer<'_> {
+impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         if self.device.synchronize().is_ok() {
             // SAFETY: allocated in `new`, freed once, and nothing that was issued is still using it.

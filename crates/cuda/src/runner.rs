@@ -1,12 +1,14 @@
 //! [`Runner`]: runs one op on operands in device memory.
 
 use crate::gemm::Gemm;
-use crate::launch::{self, Step};
+use crate::launch::{self, Args, Launch, Step};
 use crate::modules::Modules;
 use crate::{CudaError, Device, Stream};
 use cudarc::driver::result;
 use megatrain_ops::Op;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Memory for what ops need while they run, 256-byte aligned. Ops of one stream may share it: they run in order.
 #[derive(Clone, Copy, Debug)]
@@ -19,25 +21,40 @@ pub struct Scratch {
 
 /// The kernels and cuBLASLt, loaded on one GPU.
 #[derive(Debug)]
-pub struct Runner<'d> {
-    device: &'d Device,
+pub struct Runner {
     modules: Modules,
     gemm: Gemm,
+    /// Last, so that it outlives what is loaded on it.
+    device: Arc<Device>,
 }
 
-impl<'d> Runner<'d> {
+impl Runner {
     /// Loads the kernels from `folder`, or from where [`megatrain_kernels::Manifest::find`] finds them, and cuBLASLt.
     ///
     /// # Errors
     /// What is missing, and where it was looked for.
-    pub fn new(device: &'d Device, folder: Option<&Path>) -> Result<Self, CudaError> {
+    pub fn new(device: &Arc<Device>, folder: Option<&Path>) -> Result<Self, CudaError> {
         device.make_current()?;
-        Ok(Runner { device, modules: Modules::load(device, folder)?, gemm: Gemm::new(device)? })
+        Ok(Runner { device: device.clone(), modules: Modules::load(device, folder)?, gemm: Gemm::new(device)? })
+    }
+
+    /// Holds a stream for so long, for tests of what waits for what.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn delay(&self, time: Duration, stream: &Stream) -> Result<(), CudaError> {
+        if time.is_zero() {
+            return Ok(());
+        }
+        let args = Args::new().long(time.as_nanos() as usize);
+        let launch = Launch { kernel: "delay", grid: [1, 1, 1], block: [1, 1, 1], shared_bytes: 0, args };
+        // SAFETY: the kernel touches no memory.
+        unsafe { self.launch("delay", &launch, stream) }
     }
 
     /// The GPU.
-    pub fn device(&self) -> &'d Device {
-        self.device
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 
     /// Issues one op on a stream. `addresses` are those of the operands, in the order of [`Op::operands`].
@@ -57,26 +74,9 @@ impl<'d> Runner<'d> {
         assert!(scratch.len_bytes >= launch::scratch_bytes(op), "{}: too little scratch memory", op.name());
         for step in launch::steps(op, addresses, scratch.address, self.device.limits())? {
             match step {
-                Step::Launch(launch) => {
-                    let function = self.modules.function(launch.kernel, launch.shared_bytes)?;
-                    let [gx, gy, gz] = launch.grid;
-                    let [bx, by, bz] = launch.block;
-                    let what = CudaError::driver(format!("{}: launching {}", op.name(), launch.kernel));
-                    let mut pointers = launch.args.pointers();
-                    // SAFETY: the arguments are those of the kernel's declaration (the conformance test runs every
-                    // launch there is) and are copied by the call; the caller answers for the memory behind them.
-                    unsafe {
-                        result::launch_kernel(
-                            function,
-                            (gx, gy, gz),
-                            (bx, by, bz),
-                            launch.shared_bytes,
-                            stream.raw(),
-                            &mut pointers,
-                        )
-                    }
-                    .map_err(what)?;
-                }
+                // SAFETY: the arguments are those of the kernel's declaration (the conformance test runs every launch there
+                // is); the caller answers for the memory behind them.
+                Step::Launch(launch) => unsafe { self.launch(op.name(), &launch, stream) }?,
                 Step::Copy { to, from, len_bytes } => {
                     // SAFETY: both are operands of the op, as long as it says; the caller answers for them.
                     unsafe { result::memcpy_dtod_async(to, from, len_bytes as usize, stream.raw()) }
@@ -87,5 +87,25 @@ impl<'d> Runner<'d> {
             }
         }
         Ok(())
+    }
+
+    /// # Safety
+    /// The arguments must be those that the kernel declares, and the memory behind them as [`Runner::run`] says.
+    unsafe fn launch(&self, what: &str, launch: &Launch, stream: &Stream) -> Result<(), CudaError> {
+        let function = self.modules.function(launch.kernel, launch.shared_bytes)?;
+        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
+        let mut pointers = launch.args.pointers();
+        // SAFETY: passed on; arguments are copied by the call.
+        unsafe {
+            result::launch_kernel(
+                function,
+                (gx, gy, gz),
+                (bx, by, bz),
+                launch.shared_bytes,
+                stream.raw(),
+                &mut pointers,
+            )
+        }
+        .map_err(|error| CudaError::driver(format!("{what}: launching {}", launch.kernel))(error))
     }
 }

@@ -3,31 +3,67 @@
 use crate::{CudaError, Device};
 use cudarc::driver::result::{event, stream};
 use cudarc::driver::sys;
+use std::sync::Arc;
+
+/// Whose blocks go first where both have some to run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Priority {
+    /// The least there is.
+    #[default]
+    Ordinary,
+    /// The greatest there is.
+    High,
+}
 
 /// A queue of work; synchronises with no other stream by itself.
 #[derive(Debug)]
-pub struct Stream<'d> {
-    device: &'d Device,
+pub struct Stream {
+    device: Arc<Device>,
     raw: sys::CUstream,
 }
 
 // SAFETY: streams may be used from any thread whose context is the stream's.
-unsafe impl Send for Stream<'_> {}
+unsafe impl Send for Stream {}
 
-impl<'d> Stream<'d> {
+impl Stream {
     /// A new stream of ordinary priority.
     ///
     /// # Errors
     /// What the driver says.
-    pub fn new(device: &'d Device) -> Result<Self, CudaError> {
+    pub fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
+        Stream::with_priority(device, Priority::Ordinary)
+    }
+
+    /// A new stream.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn with_priority(device: &Arc<Device>, priority: Priority) -> Result<Self, CudaError> {
         device.make_current()?;
-        let raw = stream::create(stream::StreamKind::NonBlocking).map_err(CudaError::driver("creating a stream"))?;
-        Ok(Stream { device, raw })
+        let what = || CudaError::driver("creating a stream");
+        let (mut least, mut greatest, mut raw) = (0, 0, std::ptr::null_mut());
+        // SAFETY: a context is current; both numbers are written.
+        unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) }.result().map_err(what())?;
+        let priority = if priority == Priority::High { greatest } else { least };
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: a context is current; the handle is written.
+        unsafe { sys::cuStreamCreateWithPriority(&mut raw, flags, priority) }.result().map_err(what())?;
+        Ok(Stream { device: device.clone(), raw })
     }
 
     /// The driver's handle.
     pub(crate) fn raw(&self) -> sys::CUstream {
         self.raw
+    }
+
+    /// Holds what is issued on this stream from now on until `event`, as last recorded, is over.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn wait(&self, event: &Event) -> Result<(), CudaError> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: stream and event live until their drop; the wait refers to the recording made before this call.
+        unsafe { stream::wait_event(self.raw, event.raw, flags) }.map_err(CudaError::driver("waiting for an event"))
     }
 
     /// Waits until everything issued on it is done.
@@ -41,7 +77,7 @@ impl<'d> Stream<'d> {
     }
 }
 
-impl Drop for Stream<'_> {
+impl Drop for Stream {
     fn drop(&mut self) {
         if self.device.make_current().is_ok() {
             // SAFETY: created in `new`, destroyed once; work still on it finishes by itself.
@@ -52,21 +88,47 @@ impl Drop for Stream<'_> {
 
 /// A point in a stream, with its time.
 #[derive(Debug)]
-pub struct Event<'d> {
-    device: &'d Device,
+pub struct Event {
+    device: Arc<Device>,
     raw: sys::CUevent,
 }
 
-impl<'d> Event<'d> {
+// SAFETY: events may be used from any thread whose context is the event's.
+unsafe impl Send for Event {}
+
+impl Event {
     /// An event that is not recorded yet.
     ///
     /// # Errors
     /// What the driver says.
-    pub fn new(device: &'d Device) -> Result<Self, CudaError> {
+    pub fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
+        Event::with_flags(device, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    /// An event without a time, which costs streams less; not recorded yet.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn untimed(device: &Arc<Device>) -> Result<Self, CudaError> {
+        Event::with_flags(device, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    fn with_flags(device: &Arc<Device>, flags: sys::CUevent_flags) -> Result<Self, CudaError> {
         device.make_current()?;
-        let raw =
-            event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(CudaError::driver("creating an event"))?;
-        Ok(Event { device, raw })
+        let raw = event::create(flags).map_err(CudaError::driver("creating an event"))?;
+        Ok(Event { device: device.clone(), raw })
+    }
+
+    /// Whether the last recording is over; `true` for an event that was never recorded.
+    ///
+    /// # Errors
+    /// What the driver says, asynchronous faults of earlier launches included.
+    pub fn is_done(&self) -> Result<bool, CudaError> {
+        // SAFETY: the event lives until `drop`.
+        match unsafe { sys::cuEventQuery(self.raw) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            other => other.result().map(|()| true).map_err(CudaError::driver("asking for an event")),
+        }
     }
 
     /// Recorded when everything issued on `stream` so far is done.
@@ -91,7 +153,7 @@ impl<'d> Event<'d> {
     }
 }
 
-impl Drop for Event<'_> {
+impl Drop for Event {
     fn drop(&mut self) {
         if self.device.make_current().is_ok() {
             // SAFETY: created in `new`, destroyed once.

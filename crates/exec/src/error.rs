@@ -75,6 +75,9 @@ pub enum ExecError {
     /// The memory handed over does not fit the contract.
     #[error("memory does not fit the contract: {0}")]
     Memory(String),
+    /// The device cannot be used.
+    #[error("{0}")]
+    Device(String),
     /// Threads could not be started.
     #[error("cannot start {what}: {cause}; lower the number of threads or raise the process limit")]
     Spawn {

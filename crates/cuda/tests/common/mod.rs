@@ -4,6 +4,7 @@ use megatrain_base::RegionId;
 use megatrain_cuda::{CudaError, Device, DeviceBuffer, Runner, Scratch, Stream, scratch_bytes};
 use megatrain_ops::Op;
 use megatrain_ops::harness::Memory;
+use std::sync::Arc;
 
 /// Fills what lies around and between operands.
 const GUARD: u8 = 0xa5;
@@ -14,7 +15,7 @@ const BUFFER_BYTES: u64 = 64 << 20;
 const SCRATCH_BYTES: u64 = 64 << 20;
 
 /// The GPU, if there is one.
-pub struct Gpu(Device);
+pub struct Gpu(Arc<Device>);
 
 impl Gpu {
     /// Says why there is none. With MEGATRAIN_GPU_TESTS=required that fails the test.
@@ -37,24 +38,24 @@ impl Gpu {
         }
     }
 
-    pub fn device(&self) -> &Device {
+    pub fn device(&self) -> &Arc<Device> {
         &self.0
     }
 
-    pub fn runner(&self) -> Runner<'_> {
+    pub fn runner(&self) -> Runner {
         Runner::new(&self.0, None).unwrap()
     }
 }
 
 /// Device memory for one case at a time.
-pub struct Placed<'d> {
-    buffer: DeviceBuffer<'d>,
-    scratch: DeviceBuffer<'d>,
-    stream: Stream<'d>,
+pub struct Placed {
+    buffer: DeviceBuffer,
+    scratch: DeviceBuffer,
+    stream: Stream,
 }
 
-impl<'d> Placed<'d> {
-    pub fn new(gpu: &'d Gpu) -> Self {
+impl Placed {
+    pub fn new(gpu: &Gpu) -> Self {
         Placed {
             buffer: DeviceBuffer::new(gpu.device(), BUFFER_BYTES).unwrap(),
             scratch: DeviceBuffer::new(gpu.device(), SCRATCH_BYTES).unwrap(),

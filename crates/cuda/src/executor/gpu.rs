@@ -1,0 +1,110 @@
+//! [`Gpu`]: an NVIDIA GPU as a [`Backend`].
+
+use crate::executor::{Backend, check};
+use crate::{CudaError, Device, DeviceBuffer, Event, Priority, Runner, Scratch, Stream};
+use cudarc::driver::result;
+use cudarc::driver::sys;
+use megatrain_ops::Op;
+use megatrain_scheduler::Lane;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An NVIDIA GPU with its kernels and the scratch memory of its ops.
+#[derive(Debug)]
+pub struct Gpu {
+    streams: Vec<Option<Stream>>,
+    scratch: DeviceBuffer,
+    runner: Runner,
+}
+
+impl Gpu {
+    /// A GPU whose ops use `scratch`, which must hold [`crate::scratch_bytes`] of every op that will be launched.
+    pub fn new(runner: Runner, scratch: DeviceBuffer) -> Gpu {
+        Gpu { streams: Vec::new(), scratch, runner }
+    }
+
+    fn device(&self) -> &Arc<Device> {
+        self.runner.device()
+    }
+
+    fn stream(&self, stream: usize) -> &Stream {
+        self.streams[stream].as_ref().expect("only lanes of a device are streams")
+    }
+
+    fn scratch(&self) -> Scratch {
+        Scratch { address: self.scratch.address(), len_bytes: self.scratch.len_bytes() }
+    }
+}
+
+impl Backend for Gpu {
+    type Event = Event;
+
+    fn start(&mut self, lanes: &[Lane]) -> Result<(), CudaError> {
+        self.device().make_current()?;
+        let stream = |lane: &Lane| {
+            check::is_stream(lane.kind).then(|| Stream::with_priority(self.device(), Priority::Ordinary)).transpose()
+        };
+        self.streams = lanes.iter().map(stream).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    unsafe fn prepare(&mut self, ops: &[(Op, Vec<u64>)]) -> Result<(), CudaError> {
+        for (op, addresses) in ops {
+            let need = crate::scratch_bytes(op);
+            if need > self.scratch.len_bytes() {
+                let why =
+                    format!("it needs {need} bytes of scratch memory; {} were reserved", self.scratch.len_bytes());
+                return Err(CudaError::Unsupported { op: op.name(), why });
+            }
+            // What no kernel takes is told before anything runs.
+            crate::steps(op, addresses, self.scratch.address(), self.device().limits())?;
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, timed: bool) -> Result<Event, CudaError> {
+        if timed { Event::new(self.device()) } else { Event::untimed(self.device()) }
+    }
+
+    fn record(&mut self, stream: usize, event: &Event) -> Result<(), CudaError> {
+        event.record(self.stream(stream))
+    }
+
+    fn wait(&mut self, stream: usize, event: &Event) -> Result<(), CudaError> {
+        self.stream(stream).wait(event)
+    }
+
+    fn is_done(&mut self, event: &Event) -> Result<bool, CudaError> {
+        event.is_done()
+    }
+
+    fn since_us(&mut self, earlier: &Event, later: &Event) -> Result<f64, CudaError> {
+        later.since_us(earlier)
+    }
+
+    unsafe fn copy(&mut self, stream: usize, to: u64, from: u64, len_bytes: u64) -> Result<(), CudaError> {
+        // SAFETY: the caller answers for both ranges. In the unified address space the driver knows which side is which.
+        unsafe { sys::cuMemcpyAsync(to, from, len_bytes as usize, self.stream(stream).raw()) }
+            .result()
+            .map_err(CudaError::driver(format!("copying {len_bytes} bytes")))
+    }
+
+    unsafe fn launch(&mut self, stream: usize, op: &Op, addresses: &[u64]) -> Result<(), CudaError> {
+        // SAFETY: the caller answers for the operands; the scratch memory serves one stream, the compute lane's.
+        unsafe { self.runner.run(op, addresses, self.scratch(), self.stream(stream)) }
+    }
+
+    unsafe fn poison(&mut self, stream: usize, address: u64, len_bytes: u64) -> Result<(), CudaError> {
+        // SAFETY: the caller answers for the range.
+        unsafe { result::memset_d8_async(address, 0xff, len_bytes as usize, self.stream(stream).raw()) }
+            .map_err(CudaError::driver("filling device memory"))
+    }
+
+    fn delay(&mut self, stream: usize, time: Duration) -> Result<(), CudaError> {
+        self.runner.delay(time, self.stream(stream))
+    }
+
+    fn synchronize(&mut self) -> Result<(), CudaError> {
+        self.device().synchronize()
+    }
+}
