@@ -14,6 +14,7 @@ mod micro;
 mod pack;
 mod random;
 mod read;
+mod skip;
 pub mod tokenizer;
 
 pub use batches::{Batches, Position, StepBatch};
@@ -23,7 +24,11 @@ pub use error::{Error, Origin};
 pub use micro::MicroBatch;
 pub use pack::{Epoch, PackOptions, Packer, Sequence};
 pub use random::Random;
-pub use read::{ReadOptions, ReadReport, read};
+pub use read::{
+    AlpacaColumns, DataSource, Format, MessageColumns, Mix, ReadOptions, ReadReport, SampleOptions, Samples,
+    SourceReport, Tags, read,
+};
+pub use skip::{MAX_LISTED_SKIPS, Skip, Skips};
 #[cfg(feature = "tokenizer")]
 pub use tokenizer::Tokenizer;
 pub use tokenizer::{ByteTokenizer, TextTokenizer};

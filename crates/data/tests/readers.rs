@@ -1,6 +1,6 @@
 //! Reading files: what comes out of good ones, and what is said about bad ones.
 
-use megatrain_data::{ByteTokenizer, Documents, IGNORE, ReadOptions, ReadReport, TextTokenizer, read};
+use megatrain_data::{ByteTokenizer, Documents, IGNORE, ReadOptions, ReadReport, Skip, TextTokenizer, read};
 use std::fs;
 use std::path::PathBuf;
 
@@ -54,21 +54,25 @@ fn pretokenized_lines_keep_their_labels() {
     assert_eq!(docs.docs[0].tokens, [5, 6, 7], "no end token is added to a line");
     assert_eq!(docs.docs[0].labels.as_deref(), Some(&[IGNORE, IGNORE, 7][..]));
     assert_eq!(docs.docs[1].labels.as_deref(), Some(&[8, 9][..]));
-    assert_eq!(report, ReadReport { files: 1, texts: 0, lines: 2, skipped_empty: 0, tokens: 5, targets: 2 });
+    assert_eq!(report, ReadReport { files: 1, texts: 0, lines: 2, tokens: 5, targets: 2, ..ReadReport::default() });
 }
 
 #[test]
-fn directories_are_read_by_name_at_any_depth_and_empty_texts_counted() {
+fn directories_are_read_by_name_at_any_depth_and_empty_texts_skipped() {
     let files: &[(&str, &[u8])] = &[
         ("b.txt", b"b"),
         ("a/z.txt", b"z"),
         ("a/c.jsonl", b"{\"text\": \"\"}\n{\"text\": \"c\"}"),
         ("notes.md", b"not data"),
         (".hidden.txt", b"not data"),
+        ("dataset_info.json", b"{\"not\": \"data\"}"),
     ];
     assert_eq!(tokens_of(files), [ended("c"), ended("z"), ended("b")]);
     let report = read_files(files, &OPTIONS).unwrap().1;
-    assert_eq!(report, ReadReport { files: 3, texts: 3, lines: 0, skipped_empty: 1, tokens: 6, targets: 3 });
+    let skips = report.skips.clone();
+    assert_eq!(report, ReadReport { files: 3, texts: 3, lines: 0, tokens: 6, targets: 3, skips: skips.clone() });
+    let skip = Skip { file: 0, line: 1, kind: "field empty", reason: "\"text\" is empty".to_owned() };
+    assert_eq!((skips.total(), skips.listed), (1, vec![skip]));
 }
 
 #[test]
@@ -84,15 +88,18 @@ fn every_wrong_file_is_named_with_its_line_and_reason() {
         (
             "a.jsonl",
             b"{\"text\": \"a\"}\n{\"text\": \"b\"",
-            "a.jsonl:2: not valid JSON: EOF while parsing an object (column 12); a record must be whole on its line",
+            "a.jsonl:2: not valid JSON: EOF while parsing an object (column 12); a record must be whole on its line and \
+             the file may be cut off",
         ),
         ("a.jsonl", b"{\"text\": 'a'}", "a.jsonl:1: not valid JSON: expected value (column 10)"),
-        ("a.jsonl", b"\n[1]", "a.jsonl:2: a record must be an object with \"text\" or \"input_ids\", not a list"),
-        ("a.jsonl", b"{\"text\": null}", "a.jsonl:1: \"text\" must be a string, not null"),
+        ("a.jsonl", b"\n[1]", "a.jsonl:2: a record must be an object, not a number"),
+        ("a.jsonl", b"7", "a.jsonl:1: a record must be an object, not a number"),
+        ("a.jsonl", b"{\"text\": null}", "its only record cannot be used: a.jsonl:1: \"text\" is null"),
         (
             "a.jsonl",
-            b"{\"messages\": []}",
-            "a.jsonl:1: the record has neither \"text\" nor \"input_ids\", but: messages; render other forms to \"text\" first",
+            b"{\"prompt\": \"a\", \"completion\": \"b\"}",
+            "a.jsonl:1: this is a conversation or a prompt with its completion; here only \"text\" and \"input_ids\" are \
+             read: render it with the model's chat template first",
         ),
         (
             "a.jsonl",
@@ -102,7 +109,7 @@ fn every_wrong_file_is_named_with_its_line_and_reason() {
         (
             "a.jsonl",
             b"{\"text\": \"a\"}\n\n{\"input_ids\": [1, 2]}",
-            "a.jsonl:3: this record has \"input_ids\", but line 1 has \"text\"; put the two kinds in separate files",
+            "a.jsonl:3: this record is of the form \"tokens\", but line 1 is \"text\"; put the two kinds in separate files",
         ),
         ("a.jsonl", b"{\"input_ids\": []}", "a.jsonl:1: \"input_ids\" is empty; remove the record"),
         ("a.jsonl", b"{\"input_ids\": 3}", "a.jsonl:1: \"input_ids\" must be a list of ids, not a number"),
@@ -142,19 +149,18 @@ fn every_wrong_file_is_named_with_its_line_and_reason() {
             b"{\"input_ids\": [1, 2], \"attention_mask\": [1, 0]}",
             "a.jsonl:1: \"attention_mask\" has zeros; remove the padding from the record",
         ),
+        ("a.json", b"[\n{\"text\": \"a\"},\n\n 7]", "a.json:4: a record must be an object, not a number"),
         (
             "a.json",
-            b"{\"text\": \"a\"}",
-            "a.json: this is not a JSON array of records; if it has one object a line, name it .jsonl",
+            b"[\n{\"text\": \"a\"},",
+            "a.json:2: not valid JSON: the file ends inside the array; is it cut off?",
         ),
         (
-            "a.json",
-            b"[\n{\"text\": \"a\"},\n\n 7]",
-            "a.json:4: a record must be an object with \"text\" or \"input_ids\", not a number",
+            "a.csv",
+            b"x",
+            "the directory holds no data files (.txt, .jsonl, .json (each also .gz or .zst), .parquet or .arrow)",
         ),
-        ("a.json", b"[\n{\"text\": \"a\"},", "a.json:2: not valid JSON: EOF while parsing a value (column 14)"),
-        ("a.csv", b"x", "the directory holds no .txt, .jsonl or .json file"),
-        ("a.jsonl", b"{\"text\": \"\"}", "the data holds no documents: all 1 texts are empty"),
+        ("a.jsonl", b"{\"text\": \"\"}", "its only record cannot be used: a.jsonl:1: \"text\" is empty"),
     ];
     for (name, bytes, expected) in table {
         let error = read_files(&[(name, bytes)], &OPTIONS).expect_err(expected);
@@ -166,15 +172,15 @@ fn every_wrong_file_is_named_with_its_line_and_reason() {
 fn paths_that_are_not_data_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
-    for name in ["a.parquet", "a.jsonl.gz", "a.txt", "noextension"] {
+    for name in ["a.csv", "a.jsonl.bz2", "a.txt", "noextension"] {
         fs::write(path(name), "x").unwrap();
     }
     let error = |paths: &[PathBuf]| read(paths, Some(&ByteTokenizer), &OPTIONS).unwrap_err().to_string();
     assert!(error(&[]).starts_with("no data: give --data"));
     assert!(error(&[path("none.txt")]).ends_with("none.txt: no such file or directory; check --data"));
-    assert!(error(&[path("a.parquet")]).ends_with("convert it to .jsonl with a \"text\" in each line"));
-    assert!(error(&[path("a.jsonl.gz")]).ends_with("unpack it first"));
-    assert!(error(&[path("noextension")]).ends_with("data files are .txt, .jsonl or .json; rename or convert it"));
+    assert!(error(&[path("a.csv")]).ends_with("convert it to .jsonl, an object a line"));
+    assert!(error(&[path("a.jsonl.bz2")]).ends_with("unpack it first"));
+    assert!(error(&[path("noextension")]).ends_with("; rename or convert it"));
     assert!(error(&[path("a.txt"), path("a.txt")]).ends_with("given twice in --data; name it once"));
     let no_tokenizer = read(&[path("a.txt")], None, &OPTIONS).unwrap_err().to_string();
     assert!(no_tokenizer.contains("there is no tokenizer to encode it"), "{no_tokenizer}");

@@ -69,9 +69,9 @@ fn read_data(options: &TrainOptions, source: &Source) -> Result<Documents> {
         documents.docs.len(),
         report.tokens,
         report.targets,
-        match report.skipped_empty {
-            0 => String::new(),
-            n => format!("; {n} empty text(s) left out"),
+        match report.skips.is_empty() {
+            true => String::new(),
+            false => format!("; {}", report.skips.summary(&documents.files)),
         }
     );
     Ok(documents)

@@ -1,51 +1,62 @@
-//! Which files the given paths mean, in which order and format.
+//! Which files the given paths mean, in which order, and of which kind their names say they are.
 
 use crate::error::{self, Error};
 use std::path::{Path, PathBuf};
 
 /// What a file's name says about its content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Format {
+pub(super) struct FileKind {
+    pub container: Container,
+    pub packing: Packing,
+}
+
+/// How records lie in a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Container {
     /// `.txt`: one document.
     Text,
-    /// `.jsonl`: an object a line.
-    Lines,
-    /// `.json`: an array of objects.
-    Array,
+    /// `.json`, `.jsonl`, `.ndjson`: an array of objects, or an object a line; the content says which.
+    Json,
+    /// `.parquet`: a table.
+    Parquet,
+    /// `.arrow`: a table, as a file or as a stream.
+    Arrow,
+}
+
+/// Compression of a text file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Packing {
+    None,
+    Gzip,
+    Zstd,
 }
 
 /// Directories nested deeper than this are taken for a cycle of links.
 const MAX_DEPTH: usize = 32;
 
-const FORMATS: &str = ".txt, .jsonl or .json";
+const NAMES: &str = ".txt, .jsonl, .json (each also .gz or .zst), .parquet or .arrow";
 
-/// All data files: those named, and in directories, at any depth, every visible file of a known format, by name.
-pub(super) fn find(paths: &[PathBuf]) -> Result<Vec<(PathBuf, Format)>, Error> {
-    let mut found: Vec<(PathBuf, Format)> = Vec::new();
-    for path in paths {
-        let meta = std::fs::metadata(path).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => error::file(path, "no such file or directory; check --data"),
-            _ => error::io(path, "opening")(e),
-        })?;
-        if meta.is_dir() {
-            let before = found.len();
-            walk(path, 0, &mut found)?;
-            if found.len() == before {
-                return Err(error::file(path, format!("the directory holds no {FORMATS} file")));
-            }
-        } else {
-            found.push((path.clone(), format(path).ok_or_else(|| unknown(path))?));
-        }
+/// Files beside data that describe it: LLaMA-Factory's registry and what Hugging Face saves with a data set.
+const NOT_DATA: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
+
+/// The data files that a path means: itself, or in a directory, at any depth, every visible one of a known kind, by name.
+pub(super) fn find(path: &Path) -> Result<Vec<(PathBuf, FileKind)>, Error> {
+    let meta = std::fs::metadata(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => error::file(path, "no such file or directory; check --data"),
+        _ => error::io(path, "opening")(e),
+    })?;
+    if !meta.is_dir() {
+        return Ok(vec![(path.to_owned(), kind(path).ok_or_else(|| unknown(path))?)]);
     }
-    for (i, (path, _)) in found.iter().enumerate() {
-        if found[..i].iter().any(|(earlier, _)| earlier == path) {
-            return Err(error::file(path, "given twice in --data; name it once"));
-        }
+    let mut found = Vec::new();
+    walk(path, 0, &mut found)?;
+    if found.is_empty() {
+        return Err(error::file(path, format!("the directory holds no data files ({NAMES})")));
     }
     Ok(found)
 }
 
-fn walk(dir: &Path, depth: usize, found: &mut Vec<(PathBuf, Format)>) -> Result<(), Error> {
+fn walk(dir: &Path, depth: usize, found: &mut Vec<(PathBuf, FileKind)>) -> Result<(), Error> {
     if depth > MAX_DEPTH {
         return Err(error::file(dir, "directories are nested too deep; is there a link to a parent?"));
     }
@@ -55,34 +66,42 @@ fn walk(dir: &Path, depth: usize, found: &mut Vec<(PathBuf, Format)>) -> Result<
     }
     entries.sort();
     for path in entries {
-        if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.')) {
+        let Some(name) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { continue };
+        if name.starts_with('.') || NOT_DATA.contains(&name.as_str()) {
             continue;
         }
         if path.is_dir() {
             walk(&path, depth + 1, found)?;
-        } else if let Some(format) = format(&path) {
-            found.push((path, format));
+        } else if let Some(kind) = kind(&path) {
+            found.push((path, kind));
         }
     }
     Ok(())
 }
 
-fn format(path: &Path) -> Option<Format> {
-    let extension = path.extension()?.to_str()?.to_ascii_lowercase();
-    match extension.as_str() {
-        "txt" => Some(Format::Text),
-        "jsonl" => Some(Format::Lines),
-        "json" => Some(Format::Array),
-        _ => None,
-    }
+fn kind(path: &Path) -> Option<FileKind> {
+    let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+    let (inner, packing) = match name.rsplit_once('.')? {
+        (inner, "gz") => (inner, Packing::Gzip),
+        (inner, "zst" | "zstd") => (inner, Packing::Zstd),
+        _ => (name.as_str(), Packing::None),
+    };
+    let container = match inner.rsplit_once('.')?.1 {
+        "txt" => Container::Text,
+        "jsonl" | "json" | "ndjson" => Container::Json,
+        "parquet" if packing == Packing::None => Container::Parquet,
+        "arrow" if packing == Packing::None => Container::Arrow,
+        _ => return None,
+    };
+    Some(FileKind { container, packing })
 }
 
 fn unknown(path: &Path) -> Error {
     let extension = path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
     let advice = match extension.as_str() {
-        "gz" | "zst" | "xz" | "bz2" | "zip" => "unpack it first",
-        "parquet" | "arrow" | "csv" | "tsv" => "convert it to .jsonl with a \"text\" in each line",
+        "gz" | "zst" | "xz" | "bz2" | "zip" | "tar" => "unpack it first",
+        "csv" | "tsv" => "convert it to .jsonl, an object a line",
         _ => "rename or convert it",
     };
-    error::file(path, format!("data files are {FORMATS}; {advice}"))
+    error::file(path, format!("data files are {NAMES}; {advice}"))
 }

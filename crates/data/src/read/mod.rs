@@ -1,14 +1,25 @@
-//! From paths to [`Documents`]: which files, what they hold, and what of it is wrong, with file and line.
+//! From paths to [`Sample`]s one by one, and to [`Documents`]: which files, what they hold, and what of it is wrong, with
+//! file and line.
 
+mod bytes;
 mod files;
-mod record;
-mod text;
+mod format;
+mod json;
+mod samples;
+mod source;
+#[cfg(feature = "arrow")]
+mod table;
+mod zstd;
 
+pub use format::{AlpacaColumns, Format, MessageColumns, Tags};
+pub use samples::{Mix, SampleOptions, Samples};
+pub use source::{DataSource, SourceReport};
+
+use crate::conversation::Sample;
 use crate::document::{Document, Documents, IGNORE};
 use crate::error::{self, Error};
+use crate::skip::{Skip, Skips};
 use crate::tokenizer::TextTokenizer;
-use files::Format;
-use record::{Content, Record};
 use std::path::{Path, PathBuf};
 
 /// How files become documents.
@@ -21,7 +32,7 @@ pub struct ReadOptions {
 }
 
 /// What was read, for the person to compare with what was meant.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadReport {
     /// Files read.
     pub files: u64,
@@ -29,21 +40,19 @@ pub struct ReadReport {
     pub texts: u64,
     /// Pre-tokenized lines.
     pub lines: u64,
-    /// Records left out because their text is empty.
-    pub skipped_empty: u64,
     /// Tokens, end tokens included.
     pub tokens: u64,
     /// Tokens to be learnt, before any cutting.
     pub targets: u64,
+    /// Records left out, each with its reason.
+    pub skips: Skips,
 }
 
-/// Reads files and directories into documents, in order: paths as given, a directory's files by name.
-///
-/// - `.txt`: the whole file is one document; `\r\n` becomes `\n`.
-/// - `.jsonl`: a JSON object a line, blank lines apart: `{"text": "..."}`, or
-///   `{"input_ids": [...], "labels": [...]}` with labels *unshifted* (at each place the id of that place, or -100 where
-///   nothing is trained; without `labels`, everything is). A file holds one kind; other keys are ignored.
-/// - `.json`: an array of such objects.
+/// Texts are encoded in parallel once this much of them was read.
+const ENCODE_BYTES: usize = 8 << 20;
+
+/// Reads files and directories of texts and token ids into documents, in order: paths as given, a directory's files by
+/// name. [`Samples`] says what is read how; a conversation needs a chat template first and is an error here.
 ///
 /// Texts are encoded in parallel; `tokenizer` may be absent where all data is pre-tokenized.
 pub fn read(
@@ -51,24 +60,31 @@ pub fn read(
     tokenizer: Option<&dyn TextTokenizer>,
     options: &ReadOptions,
 ) -> Result<(Documents, ReadReport), Error> {
-    if paths.is_empty() {
-        return Err(Error::Invalid("no data: give --data files or directories (.txt, .jsonl, .json)".to_owned()));
+    let sources: Vec<DataSource> = paths.iter().map(DataSource::new).collect();
+    let mut samples = Samples::new(&sources, &SampleOptions::default())?;
+    let documents = Documents { files: samples.files().to_vec(), docs: Vec::new() };
+    let mut reader = Reader { tokenizer, options, documents, report: ReadReport::default(), texts: Texts::default() };
+    for sample in &mut samples {
+        reader.take(sample?)?;
     }
-    let mut reader = Reader { tokenizer, options, documents: Documents::default(), report: ReadReport::default() };
-    for (path, format) in files::find(paths)? {
-        reader.read_file(&path, format)?;
-    }
+    reader.encode()?;
     let Reader { documents, mut report, .. } = reader;
     report.files = documents.files.len() as u64;
     report.tokens = documents.tokens();
     report.targets = documents.docs.iter().map(|doc| doc.targets(0, doc.tokens.len())).sum();
+    report.skips.extend(samples.skips().clone());
     if documents.docs.is_empty() {
-        return Err(Error::Invalid(format!(
-            "the data holds no documents: all {} texts are empty",
-            report.skipped_empty
-        )));
+        return Err(Error::Invalid("the data holds no tokens: every text is encoded as none".to_owned()));
     }
     Ok((documents, report))
+}
+
+/// Texts that wait to be encoded, each with its file and line.
+#[derive(Default)]
+struct Texts {
+    texts: Vec<String>,
+    places: Vec<(u32, u64)>,
+    bytes: usize,
 }
 
 struct Reader<'a> {
@@ -76,57 +92,59 @@ struct Reader<'a> {
     options: &'a ReadOptions,
     documents: Documents,
     report: ReadReport,
+    texts: Texts,
 }
 
 impl Reader<'_> {
-    fn read_file(&mut self, path: &Path, format: Format) -> Result<(), Error> {
-        let bytes = std::fs::read(path).map_err(error::io(path, "reading"))?;
-        let content = text::decode(path, &bytes)?;
-        if content.trim().is_empty() {
-            return Err(error::file(path, "the file is empty; remove it or leave it out"));
-        }
-        let records = match format {
-            Format::Text => vec![Record { line: 0, content: Content::Text(content.replace("\r\n", "\n")) }],
-            Format::Lines => record::lines(path, content)?,
-            Format::Array => record::array(path, content)?,
-        };
-        drop(bytes);
-        record::one_kind(path, &records)?;
-        let file = self.documents.files.len() as u32;
-        self.documents.files.push(path.to_owned());
-
-        let (mut texts, mut lines) = (Vec::new(), Vec::new());
-        for Record { line, content } in records {
-            match content {
-                Content::Text(text) if text.is_empty() => self.report.skipped_empty += 1,
-                Content::Text(text) => {
-                    texts.push(text);
-                    lines.push(line);
-                }
-                Content::Tokens { tokens, labels } => {
-                    self.in_range(path, line, "input_ids", &tokens)?;
-                    self.in_range(path, line, "labels", &labels)?;
-                    self.report.lines += 1;
-                    self.documents.docs.push(Document { tokens, labels: Some(labels), file, line });
+    fn take(&mut self, sample: Sample) -> Result<(), Error> {
+        let (file, line) = sample.place();
+        match sample {
+            Sample::Text { text, .. } => {
+                self.texts.bytes += text.len();
+                self.texts.texts.push(text);
+                self.texts.places.push((file, line));
+                if self.texts.bytes >= ENCODE_BYTES {
+                    self.encode()?;
                 }
             }
+            Sample::Tokens { tokens, labels, .. } => {
+                self.encode()?;
+                self.in_range(file, line, "input_ids", &tokens)?;
+                self.in_range(file, line, "labels", &labels)?;
+                self.report.lines += 1;
+                self.documents.docs.push(Document { tokens, labels: Some(labels), file, line });
+            }
+            Sample::Conversation(_) | Sample::PromptCompletion { .. } => {
+                let problem = "this is a conversation or a prompt with its completion; here only \"text\" and \
+                               \"input_ids\" are read: render it with the model's chat template first";
+                return Err(error::line(self.path(file), line, problem));
+            }
         }
-        if texts.is_empty() {
-            return Ok(());
-        }
-        let eos = self.end_token(path)?;
+        Ok(())
+    }
+
+    /// Turns the texts read so far into documents.
+    fn encode(&mut self) -> Result<(), Error> {
+        let Texts { texts, places, .. } = std::mem::take(&mut self.texts);
+        let Some(&(file, _)) = places.first() else { return Ok(()) };
+        let eos = self.end_token(self.path(file))?;
         let tokenizer = self.tokenizer.expect("end_token() has refused text without a tokenizer");
-        for (mut tokens, line) in tokenizer.encode_batch(&texts)?.into_iter().zip(lines) {
+        for (mut tokens, (file, line)) in tokenizer.encode_batch(&texts)?.into_iter().zip(places) {
             tokens.extend(eos.filter(|eos| tokens.last() != Some(eos)));
             if tokens.is_empty() {
-                self.report.skipped_empty += 1;
+                let reason = "the text is encoded as no token".to_owned();
+                self.report.skips.add(Skip { file, line, kind: "field empty", reason });
                 continue;
             }
-            self.in_range(path, line, "an encoded text", &tokens)?;
+            self.in_range(file, line, "an encoded text", &tokens)?;
             self.report.texts += 1;
             self.documents.docs.push(Document { tokens, labels: None, file, line });
         }
         Ok(())
+    }
+
+    fn path(&self, file: u32) -> &Path {
+        &self.documents.files[file as usize]
     }
 
     /// The token to append to texts, if any; fails where there is text but no way to encode or end it.
@@ -147,7 +165,7 @@ impl Reader<'_> {
         }
     }
 
-    fn in_range(&self, path: &Path, line: u64, what: &str, ids: &[i32]) -> Result<(), Error> {
+    fn in_range(&self, file: u32, line: u64, what: &str, ids: &[i32]) -> Result<(), Error> {
         let size = self.options.vocab_size.map_or(i32::MAX, |size| size.min(i32::MAX as usize) as i32);
         let bad = |id: i32| id >= size || (id < 0 && !(what == "labels" && id == IGNORE));
         let Some(i) = ids.iter().position(|&id| bad(id)) else { return Ok(()) };
@@ -158,6 +176,7 @@ impl Reader<'_> {
             ids[i],
             size - 1
         );
+        let path = self.path(file);
         Err(if line > 0 { error::line(path, line, problem) } else { error::file(path, problem) })
     }
 }
