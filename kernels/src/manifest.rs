@@ -36,7 +36,11 @@ pub struct Manifest {
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// No folder has a manifest.
-    #[error("no compiled kernels were found (looked in {}); `cargo xtask kernels` compiles them", list(.looked))]
+    #[error(
+        "no compiled kernels were found (looked in {}); `cargo xtask kernels` compiles them, MEGATRAIN_KERNELS may name \
+         their folder",
+        list(.looked)
+    )]
     Missing {
         /// The folders.
         looked: Vec<PathBuf>,
@@ -65,20 +69,28 @@ fn list(paths: &[PathBuf]) -> String {
     paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
+/// Where to look: in the folder that was named, or near the program.
+fn folders(named: Option<&Path>, program: &Path) -> Vec<PathBuf> {
+    match named {
+        Some(folder) => vec![folder.to_owned()],
+        None => program.ancestors().skip(1).take(4).map(|above| above.join("kernels")).collect(),
+    }
+}
+
 impl Manifest {
-    /// The kernels in `folder` if one is given; otherwise in a folder `kernels` beside the program or up to three levels
-    /// above it, where both a bundle and cargo's target folder have them.
+    /// The kernels in `folder` if one is given; otherwise in the folder that the variable MEGATRAIN_KERNELS names; otherwise
+    /// in a folder `kernels` beside the program or up to three levels above it, where a bundle has them and cargo's target
+    /// folder, whatever its name.
     ///
     /// # Errors
     /// [`ManifestError`].
     pub fn find(folder: Option<&Path>) -> Result<Manifest, ManifestError> {
-        let looked: Vec<PathBuf> = match folder {
-            Some(folder) => vec![folder.to_owned()],
-            None => {
-                let program = std::env::current_exe().unwrap_or_default();
-                program.ancestors().skip(1).take(4).map(|above| above.join("kernels")).collect()
-            }
-        };
+        let variable = std::env::var_os("MEGATRAIN_KERNELS").filter(|value| !value.is_empty()).map(PathBuf::from);
+        let program = std::env::current_exe().unwrap_or_default();
+        Manifest::find_in(folders(folder.or(variable.as_deref()), &program))
+    }
+
+    fn find_in(looked: Vec<PathBuf>) -> Result<Manifest, ManifestError> {
         for folder in &looked {
             if let Ok(text) = std::fs::read_to_string(folder.join(FILE)) {
                 return Manifest::parse(folder, &text);
@@ -197,6 +209,23 @@ mod tests {
         assert!(error.contains("line 1"), "{error}");
         let error = parse(&(text() + "nonsense\n")).unwrap_err().to_string();
         assert!(error.contains("not a line of a manifest"), "{error}");
+    }
+
+    #[test]
+    fn kernels_are_found_beside_and_above_programs_that_cargo_or_a_bundle_placed() {
+        let target = std::env::temp_dir().join(format!("megatrain-kernels-{}", std::process::id()));
+        std::fs::create_dir_all(target.join("kernels")).unwrap();
+        std::fs::write(target.join("kernels").join(FILE), text()).unwrap();
+        let triple = "x86_64-unknown-linux-gnu/release/deps/conformance-0123";
+        for program in ["megatrain", "release/megatrain", "debug/deps/conformance-0123", triple] {
+            let manifest = Manifest::find_in(folders(None, &target.join(program))).unwrap();
+            assert_eq!(manifest.folder, target.join("kernels"), "{program}");
+        }
+        let error = Manifest::find_in(folders(None, &target.join("a/b/c/d/program"))).unwrap_err().to_string();
+        assert!(error.contains("a/kernels") && error.contains("MEGATRAIN_KERNELS"), "{error}");
+        let named = Manifest::find_in(folders(Some(&target.join("kernels")), Path::new("/elsewhere/program"))).unwrap();
+        assert_eq!(named.binaries.len(), 3 * SOURCES.len());
+        std::fs::remove_dir_all(&target).unwrap();
     }
 
     #[test]

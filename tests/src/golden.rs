@@ -102,6 +102,8 @@ impl Golden {
     }
 }
 
+/// In the repository, or where MEGATRAIN_GOLDEN says, as in a bundle that runs elsewhere.
 fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden")
+    let elsewhere = std::env::var_os("MEGATRAIN_GOLDEN").map(PathBuf::from);
+    elsewhere.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden"))
 }

@@ -2,7 +2,9 @@
 //!
 //! Standard library only, so that the first command a person types is compiled in seconds.
 
+mod bundle;
 mod cargo;
+mod json;
 mod kernels;
 mod tidy;
 mod validate;
@@ -52,16 +54,25 @@ const COMMANDS: &[Command] = &[
         run: kernels::run,
     },
     Command {
+        name: "bundle",
+        arguments: "[--out DIR]",
+        help: "a folder with program, kernels and GPU tests, to run where there is no cargo",
+        run: bundle::run,
+    },
+    Command {
         name: "test",
         arguments: "[ARGS OF cargo test]",
         help: "run every test of the workspace",
-        run: |root, args| cargo::replace(cargo::at(root, "test").arg("--workspace").args(args)),
+        run: |root, args| {
+            kernels::ensure(root);
+            cargo::replace(cargo::at(root, "test").arg("--workspace").args(args))
+        },
     },
     Command {
         name: "validate",
-        arguments: "",
-        help: "everything a change must pass: fmt, tidy, clippy, doc, test",
-        run: |root, args| refuse_arguments("validate", &args).and_then(|()| validate::run(root)),
+        arguments: "[--no-kernels]",
+        help: "everything a change must pass: fmt, tidy, clippy, doc, kernels, test",
+        run: validate::run,
     },
     Command {
         name: "tidy",
