@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `batch` | documents and micro-batches made for a test |
 //! | `compare` | distances, and bounds on them from counts of roundings |
+//! | `fake` | a device with streams that is none |
 //! | `golden` | the models and PyTorch results in `tests/golden` |
 //! | `rig` | plan, memory, executor and optimizer of one model, step by step |
 //! | `runs` | whole training runs with their metrics |
@@ -11,6 +12,7 @@
 
 pub mod batch;
 pub mod compare;
+pub mod fake;
 pub mod golden;
 pub mod rig;
 pub mod runs;

@@ -4,12 +4,15 @@
 use megatrain_base::slab::SlabTensor;
 use megatrain_base::{DType, Tensor, UnitId, bf16, master};
 use megatrain_cpu::ExecutorOptions;
+use megatrain_cuda::{Backend, StreamExecutor, StreamOptions};
 use megatrain_data::{IGNORE, MicroBatch};
 use megatrain_optim::AdamW;
 use megatrain_planner::{Plan, Settings};
 use megatrain_scheduler::{HostTasks, TaskError, verify};
-use megatrain_trainer::session::{Run, Session};
+use megatrain_trainer::options::Device;
+use megatrain_trainer::session::{Memory, Placement, Run, Session};
 use megatrain_trainer::setup::{self, Source};
+use megatrain_trainer::target::Target;
 use megatrain_trainer::tasks::{OptimStep, StepResult, StepTasks};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -72,15 +75,51 @@ pub struct Outcome {
 }
 
 impl Rig {
-    /// Plans, allocates and loads.
+    /// Plans, allocates and loads, for the CPU executor; or for a GPU if MEGATRAIN_TEST_DEVICE says `cuda`, so that whole
+    /// test programs can be run there.
     ///
     /// # Panics
     /// If any of that fails.
     pub fn new(source: &Source, settings: Settings, executor: ExecutorOptions) -> Rig {
+        match std::env::var("MEGATRAIN_TEST_DEVICE").as_deref() {
+            Ok("cuda") => Rig::on_gpu(source, settings, stream_options(&executor)),
+            _ => Rig::start(source, settings, Placement::default(), |memory| memory.start(executor)),
+        }
+    }
+
+    /// On the first GPU.
+    ///
+    /// # Panics
+    /// If there is none, or anything else fails.
+    pub fn on_gpu(source: &Source, settings: Settings, options: StreamOptions) -> Rig {
+        let target = Target::choose(Device::Cuda(0)).unwrap_or_else(|e| panic!("{e:#}"));
+        let Target::Cuda(cuda) = target else { unreachable!("a GPU was asked for") };
+        let device = cuda.device.clone();
+        let placement = Placement { gpu: Some(&device), ..Placement::default() };
+        Rig::start(source, settings, placement, |memory| cuda.start(memory, options))
+    }
+
+    /// On a backend that computes on the processor.
+    ///
+    /// # Panics
+    /// If anything fails.
+    pub fn on_backend(source: &Source, settings: Settings, backend: impl Backend, options: StreamOptions) -> Rig {
+        Rig::start(source, settings, Placement::default(), |memory| {
+            memory
+                .start_with(|contract, regions| Ok(Box::new(StreamExecutor::new(backend, contract, regions, options)?)))
+        })
+    }
+
+    fn start(
+        source: &Source,
+        settings: Settings,
+        placement: Placement<'_>,
+        start: impl FnOnce(Memory) -> anyhow::Result<Session>,
+    ) -> Rig {
         let plan =
             Plan::new(megatrain_planner::Model::clone(&source.model), settings).unwrap_or_else(|e| panic!("{e}"));
-        let memory = setup::load(source, Arc::new(plan), executor.threads, SEED).unwrap_or_else(|e| panic!("{e:#}"));
-        let session = memory.start(executor).unwrap_or_else(|e| panic!("{e:#}"));
+        let memory = setup::load(source, Arc::new(plan), placement, SEED).unwrap_or_else(|e| panic!("{e:#}"));
+        let session = start(memory).unwrap_or_else(|e| panic!("{e:#}"));
         Rig { session, model: source.model.clone(), applied: Arc::default() }
     }
 
@@ -276,6 +315,17 @@ impl Rig {
                 values.into_iter().map(bf16::to_f32).collect()
             }
         }
+    }
+}
+
+/// What an executor on a device knows of these options.
+fn stream_options(options: &ExecutorOptions) -> StreamOptions {
+    StreamOptions {
+        poison: options.poison,
+        trace: options.trace,
+        threads: options.threads,
+        delay: options.delay.clone(),
+        debug_sync: false,
     }
 }
 

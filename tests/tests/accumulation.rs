@@ -11,6 +11,7 @@ use megatrain_tests::rig::{Optim, Rig};
 use megatrain_tests::runs::{Run, lines, run};
 use megatrain_tests::small;
 use megatrain_trainer::generate::{Generator, Sampling};
+use megatrain_trainer::options::{Device, Dtype};
 use megatrain_trainer::setup::Source;
 
 const LAYERS: usize = 2;
@@ -182,7 +183,7 @@ fn the_next_token_is_learnt() {
     });
     assert!(run.summary().last_loss < 0.2, "loss {}", run.summary().last_loss);
     let trained = Source::open(&run.model()).unwrap();
-    let mut generator = Generator::new(&trained, 16, DType::F32, 1).unwrap();
+    let mut generator = Generator::new(&trained, 16, Some(Dtype::F32), Device::Cpu, 1).unwrap();
     let sampling = Sampling { temperature: 0.0, seed: 0 };
     for start in 0..vocab {
         let next = generator.generate(&[start], 8, &[], sampling, |_| {}).unwrap();

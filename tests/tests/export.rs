@@ -10,6 +10,7 @@ use megatrain_tests::batch::random_steps;
 use megatrain_tests::golden::Golden;
 use megatrain_tests::rig::{Optim, Rig};
 use megatrain_trainer::generate::{Generator, Sampling};
+use megatrain_trainer::options::{Device, Dtype as Compute};
 use megatrain_trainer::setup::Source;
 use megatrain_trainer::weights;
 use safetensors::SafeTensors;
@@ -150,7 +151,7 @@ fn a_fresh_model_is_written_so_that_it_opens() {
 #[test]
 fn generation_ends_at_a_stop_token_and_is_the_likeliest_continuation() {
     for golden in Golden::all() {
-        let mut generator = Generator::new(&golden.source, 12, DType::F32, 1).unwrap();
+        let mut generator = Generator::new(&golden.source, 12, Some(Compute::F32), Device::Cpu, 1).unwrap();
         let greedy = Sampling { temperature: 0.0, seed: 0 };
         let prompt = [1, 5, 9];
         let free = generator.generate(&prompt, 9, &[], greedy, |_| {}).unwrap();
@@ -176,7 +177,7 @@ fn generation_ends_at_a_stop_token_and_is_the_likeliest_continuation() {
 #[test]
 fn sampling_repeats_with_its_seed() {
     let golden = Golden::open("qwen3");
-    let mut generator = Generator::new(&golden.source, 30, DType::F32, 1).unwrap();
+    let mut generator = Generator::new(&golden.source, 30, Some(Compute::F32), Device::Cpu, 1).unwrap();
     let mut sample = |seed| generator.generate(&[1], 20, &[], Sampling { temperature: 2.0, seed }, |_| {}).unwrap();
     assert_eq!(sample(1), sample(1));
     assert_ne!(sample(1), sample(2));

@@ -18,6 +18,7 @@ const HUGE_PAGE: usize = 2 << 20;
 pub struct RegionMemory {
     ptr: *mut u8,
     len_bytes: u64,
+    shared: bool,
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
@@ -28,15 +29,20 @@ unsafe impl Send for RegionMemory {}
 unsafe impl Sync for RegionMemory {}
 
 impl RegionMemory {
-    /// Memory that someone else made: an arena's region, a mapped file. `owner` is kept until the executor is gone and
-    /// must keep the block alive.
+    /// Memory that someone else made: an arena's region, a mapped file, device memory. `owner` is kept until the executor
+    /// is gone and must keep the block alive.
     ///
     /// # Safety
-    /// `ptr` must be valid for reads and writes of `len_bytes` initialised bytes, from any thread, until the last clone of
+    /// In the space of its region (host, or a device and its copies), `ptr` must be valid for reads and writes of `len_bytes` initialised bytes, from any thread, until the last clone of
     /// `owner` is dropped. The block must not overlap another region's. While a program that declares bytes of it is
     /// unfinished, nobody but the executor may touch those bytes.
     pub unsafe fn new(ptr: *mut u8, len_bytes: u64, owner: Arc<dyn Any + Send + Sync>) -> Self {
-        RegionMemory { ptr, len_bytes, _owner: owner }
+        RegionMemory { ptr, len_bytes, shared: false, _owner: owner }
+    }
+
+    /// The block may overlap another region's: for timing programs larger than the machine, whose results mean nothing.
+    pub fn shared(self) -> Self {
+        RegionMemory { shared: true, ..self }
     }
 
     /// A zeroed block of its own, page-aligned; from 4 MiB on, huge pages are asked for. Pages become resident when
@@ -117,7 +123,8 @@ impl Memory {
                 return fail(format!("region `{}` starts at {at:p}, no multiple of {ALIGN_BYTES}", spec.name));
             }
         }
-        let mut by_address: Vec<usize> = (0..regions.len()).filter(|&i| regions[i].len_bytes > 0).collect();
+        let mut by_address: Vec<usize> =
+            (0..regions.len()).filter(|&i| regions[i].len_bytes > 0 && !regions[i].shared).collect();
         by_address.sort_by_key(|&i| regions[i].ptr as usize);
         for pair in by_address.windows(2) {
             let (low, high) = (&regions[pair[0]], &regions[pair[1]]);

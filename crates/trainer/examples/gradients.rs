@@ -32,7 +32,7 @@ fn main() -> Result<()> {
     let settings = Settings::new(dtype, seq_len, micros.len());
     let plan = Arc::new(Plan::new(megatrain_planner::Model::clone(&source.model), settings)?);
     let program = plan.train(micros.len())?;
-    let session = setup::load(&source, plan.clone(), 0, 0)?.start(Default::default())?;
+    let session = setup::load(&source, plan.clone(), Default::default(), 0)?.start(Default::default())?;
     let adamw = AdamW { weight_decay: 0.0, ..AdamW::default() };
     let optim = OptimStep { adamw, lr: 0.0, max_norm: None, applied: Arc::default() };
     let (result, _) = session.run(&program, StepTasks::new(source.model.clone(), micros, Some(optim)))?;

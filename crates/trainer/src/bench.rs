@@ -77,7 +77,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         options.steps - 1
     );
     for dtype in options.dtype.map_or(vec![Dtype::F32, Dtype::Bf16], |d| vec![d]) {
-        let peak = pool.install(|| simulation::matmul_tflops(setup::dtype(Some(dtype))));
+        let peak = pool.install(|| simulation::matmul_tflops(setup::dtype(Some(dtype), false)));
         let ours = train_steps(options, &source, dtype, &batches, &work.path)?;
         let tflops = ours.tokens_per_s * source.model.config.flops_per_token(options.seq_len) / 1e12;
         tell!(
@@ -207,7 +207,7 @@ fn random_model(source: &Source, work: &Path) -> Result<PathBuf> {
     let mut settings = megatrain_planner::Settings::new(megatrain_base::DType::F32, 32, 1);
     settings.train = false;
     let plan = setup::plan(&source.model, settings)?;
-    let session = setup::load(source, plan, 0, 0)?.start(Default::default())?;
+    let session = setup::load(source, plan, Default::default(), 0)?.start(Default::default())?;
     let out = work.join("model");
     weights::export(&session, &out, None, &source.config, source.export_dtype(), source.extras())?;
     Ok(out)

@@ -1,6 +1,6 @@
 //! Refuses options that make no sense whatever the model and the data are, before either is read.
 
-use crate::options::{Device, TrainOptions};
+use crate::options::TrainOptions;
 use crate::setup;
 use anyhow::{Context, Result, anyhow, bail};
 use megatrain_optim::{AdamW, OptimError, StepScalars};
@@ -14,7 +14,6 @@ const MAX_THREADS: usize = 4096;
 /// # Errors
 /// The first that makes no sense, with its flag.
 pub fn options(options: &TrainOptions) -> Result<()> {
-    setup::check_device(options.device.unwrap_or(Device::Auto))?;
     threads(options.threads.unwrap_or(0))?;
     setup::batch_sizes(options)?;
     setup::clip_and_policy(options)?;

@@ -2,6 +2,7 @@
 
 use crate::options::{Device, Dtype, TrainOptions, whole};
 use crate::setup::{self, Source, StepShape};
+use crate::target::Target;
 use crate::{bench, check, demo, generate, say, session, simulation, train};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
@@ -117,7 +118,6 @@ pub fn run(cli: Cli) -> Result<()> {
 }
 
 fn run_generate(command: &GenerateCommand) -> Result<()> {
-    setup::check_device(command.device)?;
     check::threads(command.threads)?;
     if !(command.temperature.is_finite() && command.temperature >= 0.0) {
         bail!("--temperature {} is not a number from 0 on", command.temperature);
@@ -131,9 +131,8 @@ fn run_generate(command: &GenerateCommand) -> Result<()> {
     if prompt.is_empty() {
         bail!("the prompt has no tokens; give --prompt some text");
     }
-    let dtype = setup::dtype(command.dtype);
-    let mut generator =
-        generate::Generator::new(&source, prompt.len().saturating_add(command.max_tokens), dtype, command.threads)?;
+    let tokens = prompt.len().saturating_add(command.max_tokens);
+    let mut generator = generate::Generator::new(&source, tokens, command.dtype, command.device, command.threads)?;
     let sampling = generate::Sampling { temperature: command.temperature, seed: command.seed };
     say::part_on_stdout(&command.prompt);
     let mut ids: Vec<i32> = Vec::new();
@@ -158,9 +157,11 @@ fn run_plan(command: &PlanCommand) -> Result<()> {
     check::options(&options)?;
     let source = Source::from_options(&options)?;
     let shape = StepShape::new(&options, &source.model.config)?;
-    let plan = setup::plan(&source.model, setup::settings(&options, &source.model, shape)?)?;
-    tell!("{}", setup::print_plan(&plan, command.verbose));
-    if let Err(refusal) = session::fits(&plan) {
+    let (target, plan) = Target::choose(options.device.unwrap_or(Device::Auto))?
+        .plan(&source.model, |target| setup::settings(&options, &source.model, shape, target.gpu().is_some()))?;
+    let placement = target.placement(options.threads.unwrap_or(0));
+    tell!("{}", setup::print_plan(&plan, placement, command.verbose));
+    if let Err(refusal) = session::fits(&plan, placement) {
         tell!("{refusal}");
     }
     let profile = match &command.profile {

@@ -6,7 +6,7 @@
 
 use crate::generate::{Generator, Sampling};
 use crate::options::TrainOptions;
-use crate::setup::{self, Source};
+use crate::setup::Source;
 use crate::train::{self, DataKind};
 use anyhow::Result;
 use megatrain_data::{ByteTokenizer, Document, Documents, IGNORE, Random, TextTokenizer};
@@ -125,7 +125,13 @@ fn documents(problems: &[Problem]) -> Result<Documents> {
 fn answer(source: &Source, options: &TrainOptions, problems: &[Problem]) -> Result<Vec<String>> {
     let longest = problems.iter().map(|p| p.question.len()).max().unwrap_or(0) + MAX_ANSWER_TOKENS;
     let threads = options.threads.unwrap_or(0);
-    let mut generator = Generator::new(source, longest, setup::dtype(options.dtype), threads)?;
+    let mut generator = Generator::new(
+        source,
+        longest,
+        options.dtype,
+        options.device.unwrap_or(crate::options::Device::Auto),
+        threads,
+    )?;
     let sampling = Sampling { temperature: 0.0, seed: 0 };
     let bar = crate::progress::bar(problems.len() as u64, "answering held-out problems");
     let mut answers = Vec::with_capacity(problems.len());

@@ -1,11 +1,11 @@
 //! Text from a model: the whole context is computed for every token, through the same streamed programs as training.
 
+use crate::options::{Device, Dtype, TrainOptions};
 use crate::session::Session;
 use crate::setup::{self, Source};
+use crate::target::Target;
 use crate::tasks::StepTasks;
 use anyhow::{Context, Result, bail};
-use megatrain_base::DType;
-use megatrain_cpu::ExecutorOptions;
 use megatrain_data::{MicroBatch, Random, Sequence};
 use megatrain_planner::{Model, Program, Settings};
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ impl Generator {
     ///
     /// # Errors
     /// What does not fit or cannot be read.
-    pub fn new(source: &Source, tokens: usize, dtype: DType, threads: usize) -> Result<Self> {
+    pub fn new(source: &Source, tokens: usize, dtype: Option<Dtype>, device: Device, threads: usize) -> Result<Self> {
         let limit = source.model.config.max_positions;
         if tokens > limit {
             bail!(
@@ -46,10 +46,12 @@ impl Generator {
         }
         source.model.config.check_context(tokens)?;
         let capacity = tokens.next_multiple_of(BUCKET_TOKENS);
-        let settings = Settings { train: false, ..Settings::new(dtype, capacity, 1) };
-        let plan = setup::plan(&source.model, settings)?;
-        let memory = setup::load(source, plan, threads, 0)?;
-        let session = memory.start(ExecutorOptions { threads, ..ExecutorOptions::default() })?;
+        let (target, plan) = Target::choose(device)?.plan(&source.model, |target| {
+            let dtype = setup::dtype(dtype, target.gpu().is_some());
+            Ok(Settings { train: false, ..Settings::new(dtype, capacity, 1) })
+        })?;
+        let memory = setup::load(source, plan, target.placement(threads), 0)?;
+        let session = target.start(memory, &TrainOptions { threads: Some(threads), ..TrainOptions::default() })?;
         Ok(Generator { session, model: source.model.clone(), programs: HashMap::new(), capacity })
     }
 

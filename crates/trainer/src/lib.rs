@@ -17,6 +17,8 @@ pub mod progress;
 pub mod session;
 pub mod setup;
 pub mod simulation;
+pub mod target;
 pub mod tasks;
 pub mod train;
+pub mod usage;
 pub mod weights;

@@ -1,7 +1,7 @@
 //! From options to what a run needs: the model and where it comes from, the tokenizer, the planner's settings.
 
-use crate::options::{ActivationLevel, Device, Dtype, ExecutorMode, Slots, TrainOptions, Update};
-use crate::session::{Memory, arena_plan};
+use crate::options::{ActivationLevel, Dtype, ExecutorMode, Slots, TrainOptions, Update};
+use crate::session::{Memory, Placement, arena_plan};
 use anyhow::{Context, Result, anyhow, bail};
 use megatrain_arena::Limits;
 use megatrain_base::DType;
@@ -19,6 +19,9 @@ const MEMORY_SHARE: f64 = 0.8;
 
 /// Bytes of logits and their gradients alive at once.
 const LOGITS_BYTES: usize = 256 << 20;
+
+/// The same on a GPU, which needs more rows to be busy.
+const GPU_LOGITS_BYTES: usize = 4 << 30;
 
 /// Micro-batches in a step at most: its program lists the commands of each.
 const MAX_MICRO_BATCHES: usize = 4096;
@@ -109,23 +112,12 @@ impl Source {
     }
 }
 
-/// Refuses devices that this build has no executor for; says what is used instead where the choice is ours.
-///
-/// # Errors
-/// A CUDA device asked for by name.
-pub fn check_device(device: Device) -> Result<()> {
-    match device {
-        Device::Auto | Device::Cpu => Ok(()),
-        Device::Cuda(_) => bail!("--device {device}: this version has no CUDA executor yet; use --device cpu"),
-    }
-}
-
-/// The compute dtype: as asked, or bf16 where the processor multiplies it in hardware.
-pub fn dtype(asked: Option<Dtype>) -> DType {
+/// The compute dtype: as asked, or bf16 where it is multiplied in hardware.
+pub fn dtype(asked: Option<Dtype>, gpu: bool) -> DType {
     match asked {
         Some(Dtype::F32) => DType::F32,
         Some(Dtype::Bf16) => DType::Bf16,
-        None if megatrain_cpu::kernels::bf16_is_fast() => DType::Bf16,
+        None if gpu || megatrain_cpu::kernels::bf16_is_fast() => DType::Bf16,
         None => DType::F32,
     }
 }
@@ -245,9 +237,9 @@ pub fn clip_and_policy(options: &TrainOptions) -> Result<(Option<f64>, UpdatePol
 ///
 /// # Errors
 /// Options that contradict each other.
-pub fn settings(options: &TrainOptions, model: &Model, shape: StepShape) -> Result<Settings> {
+pub fn settings(options: &TrainOptions, model: &Model, shape: StepShape, gpu: bool) -> Result<Settings> {
     let (_, update) = clip_and_policy(options)?;
-    let mut settings = Settings::new(dtype(options.dtype), shape.micro_tokens(), shape.micro_batches());
+    let mut settings = Settings::new(dtype(options.dtype, gpu), shape.micro_tokens(), shape.micro_batches());
     settings.update = update;
     settings.spill = options.spill.unwrap_or(false);
     settings.activations = match options.activations.unwrap_or(ActivationLevel::Auto) {
@@ -261,9 +253,12 @@ pub fn settings(options: &TrainOptions, model: &Model, shape: StepShape) -> Resu
         Some(Slots::Count(n)) => SlotCount::Count(n),
         Some(Slots::All) => SlotCount::All,
     };
-    settings.logits_rows = (LOGITS_BYTES / (8 * model.config.vocab)).clamp(32, 4096);
-    // On this machine the optimizer shares the cores with the kernels: no reason to put a unit off.
-    settings.rates.update_params = f64::INFINITY;
+    let logits_bytes = if gpu { GPU_LOGITS_BYTES } else { LOGITS_BYTES };
+    settings.logits_rows = (logits_bytes / (8 * model.config.vocab)).clamp(32, 4096);
+    if !gpu {
+        // The optimizer shares the cores with the kernels: no reason to put a unit off.
+        settings.rates.update_params = f64::INFINITY;
+    }
     if let Some(bytes) = options.device_memory {
         settings.device_memory_bytes = bytes.0;
     }
@@ -297,8 +292,8 @@ pub fn plan(model: &Arc<Model>, settings: Settings) -> Result<Arc<Plan>> {
 ///
 /// # Errors
 /// What does not fit or cannot be read.
-pub fn load(source: &Source, plan: Arc<Plan>, threads: usize, seed: u64) -> Result<Memory> {
-    let mut memory = Memory::commit(plan, threads)?;
+pub fn load(source: &Source, plan: Arc<Plan>, placement: Placement<'_>, seed: u64) -> Result<Memory> {
+    let mut memory = Memory::commit(plan, placement)?;
     match &source.dir {
         Some(dir) => crate::weights::load(&mut memory, dir)?,
         None => crate::weights::random(&mut memory, seed)?,
@@ -307,7 +302,7 @@ pub fn load(source: &Source, plan: Arc<Plan>, threads: usize, seed: u64) -> Resu
 }
 
 /// The printed plan.
-pub fn print_plan(plan: &Plan, verbose: bool) -> String {
-    let arena = arena_plan(plan);
+pub fn print_plan(plan: &Plan, placement: Placement<'_>, verbose: bool) -> String {
+    let arena = arena_plan(plan, placement);
     if verbose { format!("{plan}\n{arena:#}") } else { format!("{plan}\n{arena}") }
 }

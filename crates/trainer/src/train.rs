@@ -1,10 +1,12 @@
 //! The training run: data, plan, steps, evaluation, export.
 
 use crate::metrics::{MetricsFile, StepMetrics};
-use crate::options::{Schedule, TrainOptions};
-use crate::session::{Run, Session};
+use crate::options::{Device, Schedule, TrainOptions};
+use crate::session::{Placement, Run, Session, planned_bytes};
 use crate::setup::{self, Source, StepShape};
+use crate::target::Target;
 use crate::tasks::{OptimStep, StepResult, StepTasks};
+use crate::usage::Usage;
 use crate::{check, interrupt, weights};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -132,11 +134,16 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
 
     let out = check::out(options);
     let trace = options.trace.as_deref().map(TraceFile::create).transpose()?;
-    let plan = setup::plan(&source.model, setup::settings(options, &source.model, shape)?)?;
-    say!("{}", setup::print_plan(&plan, false));
+    let (target, plan) = Target::choose(options.device.unwrap_or(Device::Auto))?
+        .plan(&source.model, |target| setup::settings(options, &source.model, shape, target.gpu().is_some()))?;
+    let placement = Placement { alias_blocks: options.alias_layers, ..target.placement(options.threads.unwrap_or(0)) };
+    say!("{}", setup::print_plan(&plan, placement, false));
+    let planned_bytes = planned_bytes(&plan, placement);
+    let gpu = target.gpu().cloned();
+    let gpu_free_bytes = gpu.as_ref().map(|gpu| gpu.memory_bytes()).transpose()?.map_or(0, |(free, _)| free);
     reset_memory_use();
-    let memory = setup::load(source, plan, options.threads.unwrap_or(0), seed)?;
-    let session = memory.start(setup::executor(options))?;
+    let memory = setup::load(source, plan, placement, seed)?;
+    let session = target.start(memory, options)?;
     // Only now: a run that fails to load keeps the figures of the one before.
     let mut metrics = MetricsFile::create(&out)?;
 
@@ -164,7 +171,14 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
         summary.held_out = Some((before, after));
     }
 
-    say!("memory   {}", memory_use(&session));
+    say!("memory   {}", memory_use(planned_bytes));
+    if let Some(gpu) = &gpu {
+        let (free, _) = gpu.memory_bytes()?;
+        let plan = session.plan();
+        let heap = plan.regions()[plan.device_region().0 as usize].len_bytes;
+        let used = gpu_free_bytes.saturating_sub(free);
+        say!("         {} of the GPU, {} of it planned as device heap", fmt_bytes(used), fmt_bytes(heap));
+    }
     if kind == DataKind::Benchmark {
         return Ok(summary);
     }
@@ -191,8 +205,7 @@ fn reset_memory_use() {
 }
 
 /// The process's largest resident set beside the plan.
-fn memory_use(session: &Session) -> String {
-    let planned = crate::session::planned_bytes(session.plan());
+fn memory_use(planned: u64) -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak_kib =
         status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
@@ -278,6 +291,7 @@ impl Trainer<'_> {
         let (mut in_flight, mut skips) = (VecDeque::new(), 0);
         let (start, mut last_end, mut tokens) = (Instant::now(), Instant::now(), 0);
         let mut timeline = None;
+        let mut usage = Usage::default();
         let mut issued = 0;
         loop {
             // Once the run is asked to end nothing is begun; what was begun is finished.
@@ -298,6 +312,10 @@ impl Trainer<'_> {
             }
             // A step without targets says nothing about the gradients.
             let Some(report) = report else { continue };
+            // The first step also loads kernels and chooses algorithms.
+            if line.step > 1 {
+                usage.add(&report, line.seconds);
+            }
             summary.last_loss = line.loss;
             timeline = report.timeline;
             skips = if line.skipped.is_some() { skips + 1 } else { 0 };
@@ -314,6 +332,9 @@ impl Trainer<'_> {
             log.note(&format!("interrupted after step {issued}; saving the model"));
         }
         log.finish();
+        if let Some(program) = self.programs.values().max_by_key(|program| program.commands.len()) {
+            usage.say(program);
+        }
         summary.tokens_per_s = tokens as f64 / start.elapsed().as_secs_f64();
         Ok((summary, timeline))
     }
