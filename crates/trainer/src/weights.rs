@@ -1,18 +1,14 @@
 //! Weights into a plan's memory and out of it: from a model directory, from a seed, to a model directory.
 
+use crate::init::TensorInit;
 use crate::session::{Memory, Session};
 use anyhow::{Context, Result};
 use megatrain_base::{DType, Operands, SlabTensor, Tensor, UnitId, bf16, master};
 use megatrain_checkpoint::{Alias, Expected, ExportPlan, ExportTensor, FloatDType, MAX_SHARD_BYTES, ModelDir};
-use megatrain_data::Random;
 use megatrain_layers::Init;
 use megatrain_planner::{Model, Plan};
-use rayon::prelude::*;
 use serde_json::Value;
 use std::path::Path;
-
-/// Elements that one random stream fills: fixed, so that a seed gives the same model with any number of threads.
-const INIT_CHUNK_ELEMS: usize = 1 << 16;
 
 /// What a model directory must hold.
 pub fn expected(model: &Model) -> Vec<Expected> {
@@ -41,7 +37,7 @@ fn places(plan: &Plan, unit: UnitId, tensor: &SlabTensor) -> (Tensor, Option<Ten
 
 fn for_each_tensor(
     memory: &mut Memory,
-    mut fill: impl FnMut(usize, &SlabTensor, Init, Filler<'_>) -> Result<()>,
+    mut fill: impl FnMut(u64, &SlabTensor, Init, Filler<'_>) -> Result<()>,
 ) -> Result<()> {
     let plan = memory.plan().clone();
     let mut index = 0;
@@ -105,25 +101,14 @@ pub fn load(memory: &mut Memory, dir: &ModelDir) -> Result<()> {
 pub fn random(memory: &mut Memory, seed: u64) -> Result<()> {
     let progress = crate::progress::bar(memory.plan().model.params(), "random weights");
     for_each_tensor(memory, |index, tensor, init, filler| {
-        let value = |chunk: usize, out: &mut [f32]| match init {
-            Init::Ones => out.fill(1.0),
-            Init::Zeros => out.fill(0.0),
-            Init::Normal(std) => normal(Random::new(seed, ((index as u64) << 32) | chunk as u64), std, out),
-        };
+        let init = TensorInit { seed, tensor: index, init };
         filler.fill(
-            |w| {
-                w.par_chunks_mut(INIT_CHUNK_ELEMS).enumerate().for_each(|(i, out)| value(i, out));
+            |weights| {
+                init.fill_f32(weights);
                 Ok(())
             },
             |hi, lo| {
-                let halves = hi.par_chunks_mut(INIT_CHUNK_ELEMS).zip(lo.par_chunks_mut(INIT_CHUNK_ELEMS));
-                halves.enumerate().for_each(|(i, (hi, lo))| {
-                    let mut masters = vec![0.0; hi.len()];
-                    value(i, &mut masters);
-                    for ((hi, lo), x) in hi.iter_mut().zip(lo).zip(masters) {
-                        (*hi, *lo) = master::split(x.to_bits());
-                    }
-                });
+                init.fill_split(hi, lo);
                 Ok(())
             },
         )?;
@@ -132,19 +117,6 @@ pub fn random(memory: &mut Memory, seed: u64) -> Result<()> {
     })?;
     progress.finish_and_clear();
     Ok(())
-}
-
-/// Normal values by Box and Muller's transform.
-fn normal(mut random: Random, std: f32, out: &mut [f32]) {
-    let mut unit = || (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-    for pair in out.chunks_mut(2) {
-        let radius = (-2.0 * (1.0 - unit()).ln()).sqrt() * std as f64;
-        let (sin, cos) = (2.0 * std::f64::consts::PI * unit()).sin_cos();
-        pair[0] = (radius * cos) as f32;
-        if let Some(second) = pair.get_mut(1) {
-            *second = (radius * sin) as f32;
-        }
-    }
 }
 
 /// Files for an export beside weights and configuration.

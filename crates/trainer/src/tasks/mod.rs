@@ -1,6 +1,9 @@
 //! [`StepTasks`]: the host tasks of one run of a program, wired to the optimizer and the batch.
 //!
 //! One value per run: it carries that step's scalars, so the next step can be issued while this one's updates still run.
+//! Large tasks use all threads of the rayon pool they are called in; no result depends on how many there are.
+
+pub mod rows;
 
 use megatrain_base::{DType, Element, Operands, SlabLayout, Tensor, UnitId, bf16};
 use megatrain_data::MicroBatch;
@@ -184,8 +187,8 @@ impl HostTasks<HostTask> for StepTasks {
             HostTask::GatherEmbedding { tokens, table, rows } => {
                 let ids = operands.read::<i32>(tokens);
                 match table.dtype {
-                    DType::F32 => gather::<f32>(ids, operands.read(table), operands.write(rows)),
-                    _ => gather::<bf16>(ids, operands.read(table), operands.write(rows)),
+                    DType::F32 => rows::gather::<f32>(ids, operands.read(table), operands.write(rows)),
+                    _ => rows::gather::<bf16>(ids, operands.read(table), operands.write(rows)),
                 }
             }
             HostTask::CollectLoss { micro, losses, sum } => {
@@ -216,8 +219,8 @@ impl HostTasks<HostTask> for StepTasks {
             HostTask::ScatterEmbedding { tokens, rows, table, first } => {
                 let (ids, table) = (operands.read::<i32>(tokens), operands.write::<f32>(table));
                 match rows.dtype {
-                    DType::F32 => scatter::<f32>(ids, operands.read(rows), table, *first),
-                    _ => scatter::<bf16>(ids, operands.read(rows), table, *first),
+                    DType::F32 => rows::scatter::<f32>(ids, operands.read(rows), table, *first),
+                    _ => rows::scatter::<bf16>(ids, operands.read(rows), table, *first),
                 }
             }
             HostTask::SquareSum { unit, gradient, part } => {
@@ -256,42 +259,11 @@ fn split_hi(hi: &mut [bf16]) -> &mut [u16] {
     hi.reinterpret_cast_mut()
 }
 
-/// The row a token names.
-fn row(id: i32, rows: usize) -> Result<usize, TaskError> {
-    usize::try_from(id)
-        .ok()
-        .filter(|&id| id < rows)
-        .ok_or_else(|| TaskError(format!("token id {id} is outside the vocabulary of {rows}")))
-}
-
-fn gather<T: Element>(ids: &[i32], table: &[T], rows: &mut [T]) -> Result<(), TaskError> {
-    let hidden = rows.len() / ids.len();
-    for (out, &id) in rows.chunks_exact_mut(hidden).zip(ids) {
-        let at = row(id, table.len() / hidden)? * hidden;
-        out.copy_from_slice(&table[at..at + hidden]);
-    }
-    Ok(())
-}
-
-fn add<T: Element>(landed: &[T], sum: &mut [f32], first: bool) {
+/// `sum += landed`, or `sum = landed` for the first; both of one length.
+pub fn add<T: Element>(landed: &[T], sum: &mut [f32], first: bool) {
     sum.par_chunks_mut(CHUNK_ELEMS).zip(landed.par_chunks(CHUNK_ELEMS)).for_each(|(sum, landed)| {
         for (s, x) in sum.iter_mut().zip(landed) {
             *s = if first { x.to_f32() } else { *s + x.to_f32() };
         }
     });
-}
-
-fn scatter<T: Element>(ids: &[i32], rows: &[T], table: &mut [f32], first: bool) -> Result<(), TaskError> {
-    if first {
-        table.par_chunks_mut(CHUNK_ELEMS).for_each(|chunk| chunk.fill(0.0));
-    }
-    let hidden = rows.len() / ids.len();
-    // Token by token: the order of additions is the order of the batch, whatever the threads.
-    for (gradient, &id) in rows.chunks_exact(hidden).zip(ids) {
-        let at = row(id, table.len() / hidden)? * hidden;
-        for (t, g) in table[at..at + hidden].iter_mut().zip(gradient) {
-            *t += g.to_f32();
-        }
-    }
-    Ok(())
 }
