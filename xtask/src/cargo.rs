@@ -50,7 +50,8 @@ pub fn megatrain(root: &Path, subcommand: &str, args: Vec<OsString>) -> Result<(
 /// False where the arguments ask for help or for the CPU.
 fn may_use_a_gpu(args: &[OsString]) -> bool {
     let is = |arg: &OsString, text: &str| arg.as_os_str() == OsStr::new(text);
-    let no_gpu = args.iter().any(|arg| is(arg, "--help") || is(arg, "-h") || is(arg, "--device=cpu"));
+    let no_gpu = args.iter().any(|arg| is(arg, "--help") || is(arg, "-h") || is(arg, "--device=cpu"))
+        || args.first().is_some_and(|arg| is(arg, "cpu"));
     !no_gpu && !args.windows(2).any(|pair| is(&pair[0], "--device") && is(&pair[1], "cpu"))
 }
 
@@ -84,6 +85,7 @@ mod tests {
             ("--prompt cpu", true),
             ("--device cpu --steps 3", false),
             ("--device=cpu", false),
+            ("cpu --threads 2", false),
             ("--help", false),
         ] {
             let words: Vec<OsString> = args.split_whitespace().map(Into::into).collect();

@@ -24,8 +24,9 @@ enum Command {
     Generate(GenerateCommand),
     /// Show what a training run would allocate, and how long a step would take.
     Plan(PlanCommand),
-    /// Time whole training steps on this machine's processor.
-    Bench(bench::BenchOptions),
+    /// Measure this machine.
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
 }
 
 #[derive(Args)]
@@ -113,7 +114,7 @@ pub fn run(cli: Cli) -> Result<()> {
         }
         Command::Generate(command) => run_generate(&command),
         Command::Plan(command) => run_plan(&command),
-        Command::Bench(options) => bench::run(&options),
+        Command::Bench(command) => bench::run(&command),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `megatrain bench`: whole training steps on the CPU executor, beside the machine's matrix-product peak and, where a
+//! `megatrain bench cpu`: whole training steps on the CPU executor, beside the machine's matrix-product peak and, where a
 //! command for it is given, beside a peer on the same model, batches and threads.
 
 use crate::options::{Dtype, Schedule, TrainOptions};
@@ -100,12 +100,12 @@ pub fn run(options: &BenchOptions) -> Result<()> {
 }
 
 /// A folder that goes when the benchmark ends.
-struct Workplace {
-    path: PathBuf,
+pub(super) struct Workplace {
+    pub(super) path: PathBuf,
 }
 
 impl Workplace {
-    fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let path = std::env::temp_dir().join(format!("megatrain-bench-{}", std::process::id()));
         std::fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
         Ok(Workplace { path })
