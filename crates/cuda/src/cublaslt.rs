@@ -25,14 +25,42 @@ pub(crate) const PREF_MAX_WORKSPACE_BYTES: i32 = 1;
 pub(crate) const PREF_REDUCTION_SCHEME_MASK: i32 = 3;
 /// `cublasLtMatmulPreferenceAttributes_t`, for A; B, C and D follow.
 pub(crate) const PREF_MIN_ALIGNMENT_A: i32 = 5;
+/// `cublasLtReductionScheme_t`: no split-K.
+pub(crate) const REDUCTION_NONE: u32 = 0;
 /// `cublasLtReductionScheme_t`: split-K sums in the workspace in f32, never in place, whose order is not fixed.
 pub(crate) const REDUCTION_COMPUTE_TYPE: u32 = 2;
+/// `cublasLtMatmulAlgoConfigAttributes_t`, a `uint32_t`.
+pub(crate) const CONFIG_REDUCTION_SCHEME: i32 = 3;
 
-/// `cublasLtMatmulAlgo_t`: opaque.
+/// `cublasLtMatmulAlgo_t`: opaque, and may be stored for later use with the same version of the library.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Algorithm {
-    data: [u64; 8],
+    pub(crate) data: [u64; 8],
+}
+
+impl Algorithm {
+    /// Its bytes in the order of memory, two hex digits each.
+    pub(crate) fn hex(&self) -> String {
+        self.data.iter().flat_map(|word| word.to_ne_bytes()).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Reads what [`Algorithm::hex`] wrote, and nothing else.
+    pub(crate) fn from_hex(text: &str) -> Option<Algorithm> {
+        let digits: Vec<u8> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
+        let bytes: [u8; size_of::<Algorithm>()] = digits
+            .chunks(2)
+            .map(|pair| pair[0] << 4 | pair.get(1).unwrap_or(&0))
+            .collect::<Vec<_>>()
+            .try_into()
+            .ok()?;
+        let mut data = [0; 8];
+        for (word, bytes) in data.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().ok()?);
+        }
+        let algorithm = Algorithm { data };
+        (algorithm.hex() == text).then_some(algorithm)
+    }
 }
 
 /// `cublasLtMatmulHeuristicResult_t`.
@@ -57,18 +85,18 @@ impl Heuristic {
 }
 
 macro_rules! functions {
-    ($($field:ident = $symbol:literal: fn($($arg:ty),*);)*) => {
-        /// The functions, each returning a status, 0 for success.
+    ($($field:ident = $symbol:literal: fn($($arg:ty),*) -> $result:ty;)*) => {
+        /// The functions; an `i32` that they return is a status, 0 for success.
         #[derive(Clone, Copy)]
         pub(crate) struct Functions {
-            $(pub(crate) $field: unsafe extern "C" fn($($arg),*) -> i32,)*
+            $(pub(crate) $field: unsafe extern "C" fn($($arg),*) -> $result,)*
         }
         impl Functions {
             fn find(library: &Library) -> Result<Functions, String> {
                 Ok(Functions { $($field: {
                     let address = library.symbol($symbol)?;
                     // SAFETY: the symbol is the function of this name, whose C signature is the one declared here.
-                    unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> i32>(address) }
+                    unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> $result>(address) }
                 },)* })
             }
         }
@@ -76,23 +104,30 @@ macro_rules! functions {
 }
 
 functions! {
-    create = c"cublasLtCreate": fn(*mut Handle);
-    destroy = c"cublasLtDestroy": fn(Handle);
-    desc_create = c"cublasLtMatmulDescCreate": fn(*mut Descriptor, i32, i32);
-    desc_destroy = c"cublasLtMatmulDescDestroy": fn(Descriptor);
-    desc_set = c"cublasLtMatmulDescSetAttribute": fn(Descriptor, i32, *const c_void, usize);
-    layout_create = c"cublasLtMatrixLayoutCreate": fn(*mut Descriptor, i32, u64, u64, i64);
-    layout_destroy = c"cublasLtMatrixLayoutDestroy": fn(Descriptor);
-    preference_create = c"cublasLtMatmulPreferenceCreate": fn(*mut Descriptor);
-    preference_destroy = c"cublasLtMatmulPreferenceDestroy": fn(Descriptor);
-    preference_set = c"cublasLtMatmulPreferenceSetAttribute": fn(Descriptor, i32, *const c_void, usize);
+    version = c"cublasLtGetVersion": fn() -> usize;
+    create = c"cublasLtCreate": fn(*mut Handle) -> i32;
+    destroy = c"cublasLtDestroy": fn(Handle) -> i32;
+    desc_create = c"cublasLtMatmulDescCreate": fn(*mut Descriptor, i32, i32) -> i32;
+    desc_destroy = c"cublasLtMatmulDescDestroy": fn(Descriptor) -> i32;
+    desc_set = c"cublasLtMatmulDescSetAttribute": fn(Descriptor, i32, *const c_void, usize) -> i32;
+    layout_create = c"cublasLtMatrixLayoutCreate": fn(*mut Descriptor, i32, u64, u64, i64) -> i32;
+    layout_destroy = c"cublasLtMatrixLayoutDestroy": fn(Descriptor) -> i32;
+    preference_create = c"cublasLtMatmulPreferenceCreate": fn(*mut Descriptor) -> i32;
+    preference_destroy = c"cublasLtMatmulPreferenceDestroy": fn(Descriptor) -> i32;
+    preference_set = c"cublasLtMatmulPreferenceSetAttribute": fn(Descriptor, i32, *const c_void, usize) -> i32;
     heuristic = c"cublasLtMatmulAlgoGetHeuristic": fn(
         Handle, Descriptor, Descriptor, Descriptor, Descriptor, Descriptor, Descriptor, i32, *mut Heuristic, *mut i32
-    );
+    ) -> i32;
     matmul = c"cublasLtMatmul": fn(
         Handle, Descriptor, *const f32, *const c_void, Descriptor, *const c_void, Descriptor, *const f32, *const c_void,
         Descriptor, *mut c_void, Descriptor, *const Algorithm, *mut c_void, usize, CUstream
-    );
+    ) -> i32;
+    algo_check = c"cublasLtMatmulAlgoCheck": fn(
+        Handle, Descriptor, Descriptor, Descriptor, Descriptor, Descriptor, *const Algorithm, *mut Heuristic
+    ) -> i32;
+    algo_config_get = c"cublasLtMatmulAlgoConfigGetAttribute": fn(
+        *const Algorithm, i32, *mut c_void, usize, *mut usize
+    ) -> i32;
 }
 
 impl std::fmt::Debug for Functions {
@@ -106,7 +141,7 @@ impl std::fmt::Debug for Functions {
 ///
 /// # Errors
 /// [`CudaError::NoCublasLt`].
-pub(crate) fn load() -> Result<Functions, CudaError> {
+fn load() -> Result<Functions, CudaError> {
     let mut reasons = Vec::new();
     for path in candidates() {
         match Library::open(&path).and_then(|library| Functions::find(&library)) {
@@ -128,6 +163,45 @@ fn candidates() -> Vec<PathBuf> {
     let program = std::env::current_exe().unwrap_or_default();
     paths.extend(program.parent().map(|folder| folder.join("lib").join(FILE)));
     paths
+}
+
+/// The library, started on the GPU whose context was current.
+#[derive(Debug)]
+pub(crate) struct CublasLt {
+    pub(crate) functions: Functions,
+    pub(crate) handle: Handle,
+}
+
+// SAFETY: NVIDIA documents the handle as usable from several threads.
+unsafe impl Send for CublasLt {}
+// SAFETY: as above.
+unsafe impl Sync for CublasLt {}
+
+impl CublasLt {
+    /// Opens and starts the library. A context must be current.
+    ///
+    /// # Errors
+    /// [`CudaError::NoCublasLt`], [`CudaError::CublasLt`].
+    pub(crate) fn start() -> Result<CublasLt, CudaError> {
+        let functions = load()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: writes the handle.
+        check("starting cuBLASLt", unsafe { (functions.create)(&mut handle) })?;
+        Ok(CublasLt { functions, handle })
+    }
+
+    /// The library's version, e.g. 130100.
+    pub(crate) fn version(&self) -> usize {
+        // SAFETY: takes nothing and only reads a constant.
+        unsafe { (self.functions.version)() }
+    }
+}
+
+impl Drop for CublasLt {
+    fn drop(&mut self) {
+        // SAFETY: made in `start`, destroyed once.
+        unsafe { (self.functions.destroy)(self.handle) };
+    }
 }
 
 /// # Errors
@@ -160,5 +234,28 @@ impl Drop for Owned {
     fn drop(&mut self) {
         // SAFETY: `raw` was made by the creating function that goes with `destroy`, and is destroyed once.
         unsafe { (self.destroy)(self.raw) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_function_is_found_and_the_version_is_13_where_the_library_is() {
+        match load() {
+            // SAFETY: takes nothing and only reads a constant.
+            Ok(functions) => assert_eq!(unsafe { (functions.version)() } / 10_000, 13),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains("MEGATRAIN_CUBLASLT") && !text.contains("undefined symbol"), "{text}");
+                println!("skipped: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn structures_have_the_sizes_of_cublaslt_h() {
+        assert_eq!((size_of::<Algorithm>(), size_of::<Heuristic>()), (64, 64 + 8 + 4 + 4 + 16));
     }
 }

@@ -17,12 +17,8 @@ pub fn probe() -> Result<u32, CudaError> {
     if let [Err(reason), Err(_)] = library {
         return Err(CudaError::NoDriver { reason });
     }
-    let mut version = 0;
-    // SAFETY: the driver's library can be opened, as just seen; the function exists in every version of it.
-    unsafe { sys::cuDriverGetVersion(&mut version) }
-        .result()
-        .map_err(CudaError::driver("asking for the driver's version"))?;
-    let found = (version as u32 / 1000, version as u32 % 1000 / 10);
+    let version = driver_version()?;
+    let found = (version / 1000, version % 1000 / 10);
     if found < MIN_DRIVER {
         return Err(CudaError::DriverTooOld { found, needed: MIN_DRIVER });
     }
@@ -32,4 +28,17 @@ pub fn probe() -> Result<u32, CudaError> {
     }
     let count = result::device::get_count().map_err(CudaError::driver("counting GPUs"))?;
     if count == 0 { Err(CudaError::NoDevice) } else { Ok(count as u32) }
+}
+
+/// The CUDA version that the driver supports, e.g. 13000. Its library must be there.
+///
+/// # Errors
+/// What the driver says.
+pub(crate) fn driver_version() -> Result<u32, CudaError> {
+    let mut version = 0;
+    // SAFETY: the caller has seen that the driver's library can be opened; the function exists in every version of it.
+    unsafe { sys::cuDriverGetVersion(&mut version) }
+        .result()
+        .map_err(CudaError::driver("asking for the driver's version"))?;
+    Ok(version as u32)
 }

@@ -1,11 +1,11 @@
 //! [`Runner`]: runs one op on operands in device memory.
 
-use crate::gemm::Gemm;
+use crate::gemm::{self, Choice, Gemm, Prepared};
 use crate::launch::{self, Args, Launch, Step};
 use crate::modules::Modules;
 use crate::{CudaError, Device, Stream};
 use cudarc::driver::result;
-use megatrain_ops::Op;
+use megatrain_ops::{Matmul, Op};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,13 +29,61 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Loads the kernels from `folder`, or from where [`megatrain_kernels::Manifest::find`] finds them, and cuBLASLt.
+    /// Loads the kernels from `folder`, or from where [`megatrain_kernels::Manifest::find`] finds them, and cuBLASLt. The
+    /// algorithms of products are remembered in the folder that MEGATRAIN_CACHE names (`off`: nowhere), or else in
+    /// `megatrain` in XDG_CACHE_HOME or `~/.cache`.
     ///
     /// # Errors
     /// What is missing, and where it was looked for.
     pub fn new(device: &Arc<Device>, folder: Option<&Path>) -> Result<Self, CudaError> {
+        Runner::with_cache(device, folder, gemm::default_cache().as_deref())
+    }
+
+    /// As [`Runner::new`], with the algorithms of products remembered in the folder `cache`, or nowhere.
+    ///
+    /// # Errors
+    /// What is missing, and where it was looked for.
+    pub fn with_cache(device: &Arc<Device>, folder: Option<&Path>, cache: Option<&Path>) -> Result<Self, CudaError> {
         device.make_current()?;
-        Ok(Runner { device: device.clone(), modules: Modules::load(device, folder)?, gemm: Gemm::new(device)? })
+        Ok(Runner { device: device.clone(), modules: Modules::load(device, folder)?, gemm: Gemm::new(device, cache)? })
+    }
+
+    /// Chooses the algorithm of every product that has none yet: the one remembered from an earlier run, or the fastest of
+    /// those that cuBLASLt offers, timed here and remembered. To be called once before a program first runs; what is then
+    /// chosen stays for this runner's life. A product that runs without it takes what is remembered, or cuBLASLt's first
+    /// choice.
+    ///
+    /// `products` come with the addresses that a, b and c will have, of which only the alignment matters. They are timed on
+    /// operands in `room`, whose contents are lost. A product that finds too little room there is left to cuBLASLt's first
+    /// choice, with a note. `progress` is called with how many products have been timed and how many will be; it must not use
+    /// this runner.
+    ///
+    /// # Errors
+    /// [`CudaError::Unsupported`] for a product that cuBLASLt has no algorithm for, or what the driver or cuBLASLt says.
+    ///
+    /// # Panics
+    /// If the scratch memory is smaller than [`crate::scratch_bytes`] of a product.
+    ///
+    /// # Safety
+    /// [`Op::check`] must accept the products. Until this returns, `room` and `scratch` must be memory of this GPU, apart from
+    /// each other, that nobody else uses.
+    pub unsafe fn prepare(
+        &self,
+        products: &[(Matmul, [u64; 3])],
+        room: Scratch,
+        scratch: Scratch,
+        stream: &Stream,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Prepared, CudaError> {
+        assert!(scratch.len_bytes >= launch::GEMM_SCRATCH_BYTES, "products: too little scratch memory");
+        // SAFETY: the caller's promise.
+        unsafe { self.gemm.prepare(&self.device, products, room, scratch, stream, progress) }
+    }
+
+    /// The algorithms of all products that were prepared or have run, in the order of the products' text. Other algorithms
+    /// round differently, so whoever wants the same bits again needs the same choices.
+    pub fn choices(&self) -> Vec<Choice> {
+        self.gemm.choices()
     }
 
     /// Holds a stream for so long, for tests of what waits for what.

@@ -42,6 +42,7 @@ impl Gpu {
         &self.0
     }
 
+    #[allow(dead_code, reason = "not every test file takes it")]
     pub fn runner(&self) -> Runner {
         Runner::new(&self.0, None).unwrap()
     }
