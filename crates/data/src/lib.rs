@@ -7,6 +7,7 @@
 //! This crate knows nothing of models, memory plans or devices.
 
 mod batches;
+pub mod chat;
 mod conversation;
 mod document;
 mod error;
@@ -18,6 +19,7 @@ mod skip;
 pub mod tokenizer;
 
 pub use batches::{Batches, Position, StepBatch};
+pub use chat::{ChatEncoder, ChatFiles, ChatOptions, ChatReport, Encoded, SkipReason};
 pub use conversation::{Conversation, Message, Role, Sample};
 pub use document::{Document, Documents, IGNORE};
 pub use error::{Error, Origin};
@@ -31,7 +33,7 @@ pub use read::{
 pub use skip::{MAX_LISTED_SKIPS, Skip, Skips};
 #[cfg(feature = "tokenizer")]
 pub use tokenizer::Tokenizer;
-pub use tokenizer::{ByteTokenizer, TextTokenizer};
+pub use tokenizer::{ByteTokenizer, Piece, TextTokenizer};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

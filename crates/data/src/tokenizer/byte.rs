@@ -1,7 +1,7 @@
 //! The built-in tokenizer: one token a byte, and one that ends a text. Needs no file, yet can write the files that make
 //! other programs encode equally.
 
-use super::TextTokenizer;
+use super::{Piece, TextTokenizer};
 use crate::error::Error;
 use serde_json::{Map, Value, json};
 
@@ -62,14 +62,33 @@ fn letter(byte: u8) -> char {
 
 impl TextTokenizer for ByteTokenizer {
     fn encode(&self, text: &str) -> Result<Vec<i32>, Error> {
-        let mut ids = Vec::with_capacity(text.len());
+        Ok(self.pieces(text)?.into_iter().map(|piece| piece.id).collect())
+    }
+
+    fn pieces(&self, text: &str) -> Result<Vec<Piece>, Error> {
+        let mut pieces = Vec::with_capacity(text.len());
+        let mut at = 0;
         for (i, part) in text.split(Self::EOS).enumerate() {
             if i > 0 {
-                ids.push(Self::EOS_ID);
+                pieces.push(Piece { id: Self::EOS_ID, start: at, end: at + Self::EOS.len() });
+                at += Self::EOS.len();
             }
-            ids.extend(part.bytes().map(i32::from));
+            for (first, c) in part.char_indices() {
+                let (start, end) = (at + first, at + first + c.len_utf8());
+                let bytes = part[first..].bytes().take(c.len_utf8());
+                pieces.extend(bytes.map(|byte| Piece { id: i32::from(byte), start, end }));
+            }
+            at += part.len();
         }
-        Ok(ids)
+        Ok(pieces)
+    }
+
+    fn begin_id(&self) -> Option<i32> {
+        None
+    }
+
+    fn special_tokens(&self) -> Vec<(i32, String)> {
+        vec![(Self::EOS_ID, Self::EOS.to_owned())]
     }
 
     fn decode(&self, ids: &[i32]) -> Result<String, Error> {

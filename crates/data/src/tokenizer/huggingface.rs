@@ -1,7 +1,7 @@
 //! The tokenizer of a model directory: its `tokenizer.json`, with begin and end tokens as its other files ask.
 
-use super::TextTokenizer;
 use super::special::Special;
+use super::{Piece, TextTokenizer};
 use crate::error::{self, Error};
 use std::path::Path;
 
@@ -66,6 +66,8 @@ impl Tokenizer {
         };
         let mut stop_ids: Vec<i32> = eos_id.into_iter().collect();
         stop_ids.extend(special.eos_ids.iter().filter(|&&id| Some(id) != eos_id));
+        // What it adds is known now; what else it does is to take white space out of the places of tokens.
+        inner.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
         Ok(Tokenizer { inner, vocab_size, begin, bos_id, eos_id, stop_ids })
     }
 }
@@ -89,6 +91,24 @@ impl TextTokenizer for Tokenizer {
         // A text that spells its own begin token gets no second one.
         let begin = self.begin.filter(|&begin| encoding.get_ids().first() != Some(&(begin as u32)));
         Ok(begin.into_iter().chain(ids).collect())
+    }
+
+    fn pieces(&self, text: &str) -> Result<Vec<Piece>, Error> {
+        let encoding =
+            self.inner.encode(text, false).map_err(|e| Error::Invalid(format!("encoding a text failed: {e}")))?;
+        let pieces = encoding.get_ids().iter().zip(encoding.get_offsets());
+        Ok(pieces.map(|(&id, &(start, end))| Piece { id: id as i32, start, end }).collect())
+    }
+
+    fn begin_id(&self) -> Option<i32> {
+        self.begin
+    }
+
+    fn special_tokens(&self) -> Vec<(i32, String)> {
+        let added = self.inner.get_added_tokens_decoder().into_iter().filter(|(_, token)| token.special);
+        let mut tokens: Vec<_> = added.map(|(id, token)| (id as i32, token.content)).collect();
+        tokens.sort();
+        tokens
     }
 
     fn decode(&self, ids: &[i32]) -> Result<String, Error> {

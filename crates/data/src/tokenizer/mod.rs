@@ -13,10 +13,30 @@ pub use huggingface::Tokenizer;
 use crate::error::Error;
 use rayon::prelude::*;
 
+/// A token and what it stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// The token's id.
+    pub id: i32,
+    /// Where its text begins, in bytes.
+    pub start: usize,
+    /// Where its text ends, in bytes. Tokens that share a character each have all of it.
+    pub end: usize,
+}
+
 /// Turns text into token ids and back.
 pub trait TextTokenizer: Send + Sync {
     /// Token ids of a text, with exactly one begin token in front where the model expects one, and no end token.
     fn encode(&self, text: &str) -> Result<Vec<i32>, Error>;
+
+    /// The tokens of a text as it stands, in order: nothing is put in front, spelled special tokens are themselves.
+    fn pieces(&self, text: &str) -> Result<Vec<Piece>, Error>;
+
+    /// The token that [`TextTokenizer::encode`] puts in front of every text, if it does.
+    fn begin_id(&self) -> Option<i32>;
+
+    /// Ids and spellings of the tokens that a model gives a meaning of their own, such as the end of a text.
+    fn special_tokens(&self) -> Vec<(i32, String)>;
 
     /// The text of token ids, special tokens left out. Bytes that are not UTF-8 become U+FFFD.
     fn decode(&self, ids: &[i32]) -> Result<String, Error>;
