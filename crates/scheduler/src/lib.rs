@@ -21,14 +21,15 @@ pub mod traffic;
 pub mod verify;
 
 pub use builder::Builder;
+pub use cost::Resource;
 pub use error::{BuildError, CommandFault, ContractError, VerifyError};
 pub use host::{HostTasks, TaskError};
-pub use profile::{ComputeRate, MachineProfile, ProfileError};
+pub use profile::{ComputeRate, MachineProfile, OpRate, ProfileError, TaskRate};
 pub use program::{
     Boundary, Cmd, Collective, Contract, Entry, EventId, Label, Lane, LaneId, LaneKind, Phase, Program, RegionSpec,
     Space,
 };
-pub use simulate::{Simulation, simulate, simulate_sequence, steady_step_us};
+pub use simulate::{Simulation, Steady, simulate, simulate_sequence, steady, steady_step_us};
 pub use timeline::{LaneBusy, Slice, Timeline};
 pub use traffic::{LinkTraffic, Traffic, traffic, traffic_where};
 pub use verify::{Proof, verify};

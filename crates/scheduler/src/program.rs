@@ -33,6 +33,13 @@ pub enum LaneKind {
     Io,
 }
 
+impl LaneKind {
+    /// Whether it runs on the host's processor.
+    pub const fn on_host(self) -> bool {
+        matches!(self, LaneKind::Update | LaneKind::Data | LaneKind::Io)
+    }
+}
+
 /// A lane: an in-order queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Lane {

@@ -1,17 +1,17 @@
 //! [`simulate()`]: how long a program would take on a machine, who is busy and who waits for whom.
 //!
 //! A fluid model: every lane runs its commands in order; a command alone takes as long as its slowest part (arithmetic
-//! or memory); commands that run together and share the host's memory, a link or the files are slowed down alike, so
+//! or memory); commands that run together and share the host's cores and memory, a link or the files are slowed down, so
 //! that their sum fits. Between two starts or ends all speeds are constant, so the model jumps from one to the next.
 
 use crate::check::place;
-use crate::cost::{self, Alone, Demand};
+use crate::cost::{self, Alone, Demand, Resource};
 use crate::error::Place;
 use crate::profile::{MachineProfile, ProfileError};
 use crate::timeline::{LaneBusy, Slice, Timeline};
-use crate::{Cmd, Entry, EventId, LaneId, LaneKind, Program};
+use crate::{Cmd, Entry, EventId, Lane, LaneId, LaneKind, Program};
 use megatrain_base::{Command, Rank};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 /// Why a simulation cannot be made.
@@ -63,9 +63,34 @@ pub struct Simulation {
     pub critical: Vec<CriticalStep>,
     /// All commands.
     pub timeline: Timeline,
+    /// Per slice of the timeline, what limits that command when it runs alone.
+    pub limits: Vec<Resource>,
+}
+
+/// A program in the middle of being repeated.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Steady {
+    /// From one end to the next, µs.
+    pub step_us: f64,
+    /// What the critical path spent those µs on, longest first; the rest went into waiting for events.
+    pub critical: Vec<(Resource, f64)>,
+    /// Busy time of each lane between the two ends, µs.
+    pub busy_us: Vec<(Lane, f64)>,
 }
 
 impl Simulation {
+    /// What the critical path spends its time on between two moments, µs each, longest first.
+    pub fn critical_by_resource(&self, from_us: f64, to_us: f64) -> Vec<(Resource, f64)> {
+        let mut sums: BTreeMap<Resource, f64> = BTreeMap::new();
+        for step in &self.critical {
+            let us = within(&self.timeline.slices[step.slice], from_us, to_us);
+            *sums.entry(self.limits[step.slice]).or_default() += us;
+        }
+        let mut out: Vec<_> = sums.into_iter().filter(|(_, us)| *us > 0.0).collect();
+        out.sort_by(|a, b| b.1.total_cmp(&a.1));
+        out
+    }
+
     /// The critical path by lane and command name: µs spent, longest first.
     pub fn critical_by_name(&self) -> Vec<(LaneId, &'static str, f64)> {
         let mut out: Vec<(LaneId, &'static str, f64)> = Vec::new();
@@ -111,8 +136,30 @@ pub fn steady_step_us<O: Command, T: Command>(
     program: &Program<O, T>,
     profile: &MachineProfile,
 ) -> Result<f64, SimulateError> {
-    let ends = simulate_sequence(&[program, program, program], profile)?.ends_us;
-    Ok(ends[2] - ends[1])
+    Ok(steady(program, profile)?.step_us)
+}
+
+/// The second of three repetitions: how long, what held it up, who was busy.
+///
+/// # Errors
+/// As [`simulate()`].
+pub fn steady<O: Command, T: Command>(
+    program: &Program<O, T>,
+    profile: &MachineProfile,
+) -> Result<Steady, SimulateError> {
+    let simulation = simulate_sequence(&[program, program, program], profile)?;
+    let (from_us, to_us) = (simulation.ends_us[1], simulation.ends_us[2]);
+    let mut busy_us: Vec<(Lane, f64)> = simulation.timeline.lanes.iter().map(|lane| (*lane, 0.0)).collect();
+    for slice in &simulation.timeline.slices {
+        busy_us[slice.lane.0 as usize].1 += within(slice, from_us, to_us);
+    }
+    let critical = simulation.critical_by_resource(from_us, to_us);
+    Ok(Steady { step_us: to_us - from_us, critical, busy_us })
+}
+
+/// How much of a slice lies between two moments, µs.
+fn within(slice: &Slice, from_us: f64, to_us: f64) -> f64 {
+    (slice.end_us.min(to_us) - slice.start_us.max(from_us)).max(0.0)
 }
 
 /// Simulates programs issued one after the other, so that each starts as soon as lanes and boundaries let it.
@@ -129,7 +176,14 @@ pub fn simulate_sequence<O: Command, T: Command>(
     }
     if programs.is_empty() {
         let timeline = Timeline::default();
-        return Ok(Simulation { step_us: 0.0, ends_us: Vec::new(), lanes: Vec::new(), critical: Vec::new(), timeline });
+        return Ok(Simulation {
+            step_us: 0.0,
+            ends_us: Vec::new(),
+            lanes: Vec::new(),
+            critical: Vec::new(),
+            timeline,
+            limits: Vec::new(),
+        });
     }
     let mut run = Run::new(programs, profile)?;
     loop {
@@ -182,6 +236,8 @@ struct Run<'a, O, T> {
     slices: Vec<Slice>,
     /// Per slice.
     causes: Vec<(Option<usize>, Behind)>,
+    /// Per slice.
+    limits: Vec<Resource>,
     ends_us: Vec<f64>,
 }
 
@@ -236,6 +292,7 @@ impl<'a, O: Command, T: Command> Run<'a, O, T> {
             now_us: 0.0,
             slices: Vec::new(),
             causes: Vec::new(),
+            limits: Vec::new(),
             ends_us: vec![0.0; programs.len()],
         })
     }
@@ -257,6 +314,7 @@ impl<'a, O: Command, T: Command> Run<'a, O, T> {
 
     fn try_start(&mut self, lane: usize, index: usize) -> bool {
         let entry = self.entries[index].1;
+        let target = self.target[index].map(|record| (record, self.hop_us(self.entries[record].1.lane, entry.lane)));
         let run = &mut self.lanes[lane];
         match &entry.cmd {
             Cmd::Record(_) => {
@@ -264,10 +322,9 @@ impl<'a, O: Command, T: Command> Run<'a, O, T> {
                 run.next += 1;
             }
             Cmd::Wait(event) => {
-                if let Some(record) = self.target[index] {
+                if let Some((record, hop_us)) = target {
                     let Some((at_us, cause)) = self.recorded[record] else { return false };
-                    let other = self.entries[record].1.lane != entry.lane;
-                    let release = at_us + if other { self.profile.event_us } else { 0.0 };
+                    let release = at_us + hop_us;
                     if release > run.free_us {
                         (run.cause, run.behind) = (cause, cause.map(|_| Behind::Event(*event)));
                         run.free_us = release;
@@ -282,6 +339,16 @@ impl<'a, O: Command, T: Command> Run<'a, O, T> {
             }
         }
         true
+    }
+
+    /// From a record on one lane to the start of another.
+    fn hop_us(&self, from: LaneId, to: LaneId) -> f64 {
+        let on_host = |lane: LaneId| self.program.contract.lanes[lane.0 as usize].kind.on_host();
+        match from == to {
+            true => 0.0,
+            false if on_host(from) || on_host(to) => self.profile.hop_us(),
+            false => self.profile.event_us,
+        }
     }
 
     /// Starts all members of a collective, if all have come.
@@ -300,11 +367,12 @@ impl<'a, O: Command, T: Command> Run<'a, O, T> {
         let last = members.iter().map(|&(_, lane)| lane).max_by(|a, b| free_us(*a).total_cmp(&free_us(*b)));
         let cause = last.and_then(|lane| self.lanes[lane].cause);
         let us = members.iter().map(|&(i, _)| self.alone(i).us).fold(0.0, f64::max);
+        let limit = Resource::Peers;
         for &(i, lane) in &members {
             if Some(lane) != last {
                 (self.lanes[lane].cause, self.lanes[lane].behind) = (cause, cause.map(|_| Behind::Collective));
             }
-            self.launch(i, Alone { us, demands: Vec::new() });
+            self.launch(i, Alone { us, limit, demands: Vec::new() });
         }
         true
     }
@@ -317,6 +385,7 @@ impl<'a, O: Command, T: Command> Run<'a, O, T> {
         let (program, entry) = self.entries[index];
         let run = &mut self.lanes[entry.lane.0 as usize];
         let slice = self.slices.len();
+        self.limits.push(alone.limit);
         self.causes.push((run.cause, run.behind.unwrap_or(Behind::Start)));
         (run.cause, run.behind) = (Some(slice), Some(Behind::Lane));
         run.next += 1;
@@ -388,6 +457,7 @@ impl<'a, O: Command, T: Command> Run<'a, O, T> {
             lanes: timeline.busy(),
             critical,
             timeline,
+            limits: self.limits,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! [`Timeline`]: what ran when, from a run or a simulation; export to the trace format that Chrome and Perfetto read.
 
-use crate::{Label, Lane, LaneId, LaneKind};
+use crate::{Label, Lane, LaneId};
 use megatrain_base::Work;
 use serde_json::{Value, json};
 use std::fmt;
@@ -90,7 +90,7 @@ impl Timeline {
             let pid = pid(*lane);
             if !named.contains(&pid) {
                 named.push(pid);
-                let name = if on_host(lane.kind) {
+                let name = if lane.kind.on_host() {
                     format!("host of node {}", lane.rank.node)
                 } else {
                     format!("device of rank {}", lane.rank)
@@ -145,14 +145,10 @@ impl fmt::Display for Timeline {
     }
 }
 
-const fn on_host(kind: LaneKind) -> bool {
-    matches!(kind, LaneKind::Update | LaneKind::Data | LaneKind::Io)
-}
-
 /// Even: a node's host; odd: a rank's device.
 fn pid(lane: Lane) -> u64 {
     let rank = (u64::from(lane.rank.node) << 16) | u64::from(lane.rank.local);
-    if on_host(lane.kind) { u64::from(lane.rank.node) << 17 } else { (rank << 1) | 1 }
+    if lane.kind.on_host() { u64::from(lane.rank.node) << 17 } else { (rank << 1) | 1 }
 }
 
 fn meta(name: &str, pid: u64, tid: usize, args: Value) -> Value {
@@ -162,7 +158,7 @@ fn meta(name: &str, pid: u64, tid: usize, args: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Phase;
+    use crate::{LaneKind, Phase};
     use megatrain_base::{Rank, UnitId};
 
     fn sample() -> Timeline {

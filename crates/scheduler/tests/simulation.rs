@@ -4,9 +4,10 @@ mod support;
 
 use megatrain_base::{Access, Rank, RegionId, Span};
 use megatrain_scheduler::{
-    Builder, Collective, ComputeRate, Contract, LaneId, LaneKind, LinkTraffic, MachineProfile, Space, simulate,
+    Builder, Collective, ComputeRate, Contract, LaneId, LaneKind, LinkTraffic, MachineProfile, OpRate, Resource,
+    Simulation, Space, TaskRate, simulate,
     simulate::{Behind, SimulateError},
-    simulate_sequence, steady_step_us, traffic, traffic_where, verify,
+    simulate_sequence, steady, steady_step_us, traffic, traffic_where, verify,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,13 +24,22 @@ fn profile() -> MachineProfile {
         both_ways_gb_s: 15.0,
         compute_tflops: ComputeRate::Flat(0.01),
         device_gb_s: 1000.0,
+        ops: BTreeMap::new(),
         host_tflops: 1.0,
         host_gb_s: 40.0,
+        host_cores_gb_s: None,
+        tasks: BTreeMap::new(),
         file_gb_s: 1.0,
         peer_gb_s: 100.0,
         launch_us: 0.0,
         event_us: 5.0,
+        hop_us: None,
+        device_is_host: false,
     }
+}
+
+fn toy_task(gb_s: f64, cores: f64) -> BTreeMap<String, TaskRate> {
+    BTreeMap::from([("toy".to_owned(), TaskRate { gb_s, cores })])
 }
 
 const H2D: LaneId = LaneId(0);
@@ -78,6 +88,11 @@ fn built(add: impl FnOnce(&mut Builder<Toy, Toy>)) -> ToyProgram {
 
 fn toy(spans: &[(Span, Access)]) -> Toy {
     Toy { seed: 0, spans: spans.to_vec() }
+}
+
+/// When the first command of a lane ended.
+fn end_us(simulation: &Simulation, lane: LaneId) -> f64 {
+    simulation.timeline.slices.iter().find(|s| s.lane == lane).unwrap().end_us
 }
 
 #[track_caller]
@@ -134,15 +149,132 @@ fn both_directions_share_the_link_while_both_run() {
 }
 
 #[test]
-fn host_memory_is_shared_by_tasks_and_copies() {
+fn host_memory_serves_the_link_first_and_tasks_with_the_rest() {
     let program = built(|b| {
         b.host(UPDATE, toy(&[(at(HOST, 0, 4), Access::Write)]));
         b.copy(H2D, at(HOST, 8, 1), at(DEVICE, 0, 1));
     });
     let simulation = simulate(&program, &profile()).unwrap();
-    // Asked 40 + 10 of 40 GB/s: both at 4/5. The copy takes 125 us; the task has then done 100 of its 100 us.
-    close(simulation.timeline.slices[0].end_us, 125.0);
-    close(simulation.timeline.slices[1].end_us, 125.0);
+    // The copy takes its 100 us. The task, at 30 of 40 GB/s, has then done 75 of its 100 us.
+    close(end_us(&simulation, H2D), 100.0);
+    close(end_us(&simulation, UPDATE), 125.0);
+    // A link that could take all of it leaves the cores a quarter: 30 and 10 GB/s. The copy's MB takes a 30th of a ms, in
+    // which the task does a third of a MB.
+    let greedy = MachineProfile { h2d_gb_s: 40.0, both_ways_gb_s: 40.0, ..profile() };
+    let simulation = simulate(&program, &greedy).unwrap();
+    close(end_us(&simulation, H2D), 1e3 / 30.0);
+    close(end_us(&simulation, UPDATE), 1e3 / 30.0 + (4.0 - 1.0 / 3.0) * 1e3 / 40.0);
+}
+
+#[test]
+fn cores_are_a_limit_of_their_own_beside_memory() {
+    let program = built(|b| {
+        b.host(UPDATE, toy(&[(at(HOST, 0, 4), Access::Write)]));
+        b.copy(H2D, at(HOST, 8, 1), at(DEVICE, 0, 1));
+    });
+    let simulation = simulate(&program, &MachineProfile { host_cores_gb_s: Some(25.0), ..profile() }).unwrap();
+    close(end_us(&simulation, H2D), 100.0);
+    close(end_us(&simulation, UPDATE), 160.0);
+}
+
+#[test]
+fn host_lanes_share_the_cores() {
+    let program = built(|b| {
+        b.host(UPDATE, toy(&[(at(HOST, 0, 4), Access::Write)]));
+        b.host(DATA, toy(&[(at(HOST, 4, 4), Access::Write)]));
+    });
+    // Memory would serve both at once. Alone each takes 160 us; together they get half of the cores each.
+    let roomy = MachineProfile { host_cores_gb_s: Some(25.0), host_gb_s: 1e3, ..profile() };
+    close(simulate(&program, &roomy).unwrap().step_us, 320.0);
+    // Tasks that use half of the cores fit beside each other; of three quarters, both get two thirds.
+    for (cores, us) in [(0.5, 160.0), (0.75, 240.0)] {
+        close(
+            simulate(&program, &MachineProfile { tasks: toy_task(25.0, cores), ..roomy.clone() }).unwrap().step_us,
+            us,
+        );
+    }
+    // What the cores cannot ask for, memory need not serve: 25 + 10 GB/s fit in 35.
+    let program = built(|b| {
+        b.host(UPDATE, toy(&[(at(HOST, 0, 4), Access::Write)]));
+        b.host(DATA, toy(&[(at(HOST, 4, 4), Access::Write)]));
+        b.copy(H2D, at(HOST, 8, 4), at(DEVICE, 0, 4));
+    });
+    close(simulate(&program, &MachineProfile { host_gb_s: 35.0, ..roomy }).unwrap().ends_us[0], 400.0);
+}
+
+#[test]
+fn ops_and_tasks_have_rates_of_their_own() {
+    let program = built(|b| {
+        b.launch(COMPUTE, toy(&[(at(DEVICE, 0, 1), Access::Write)]));
+        b.host(UPDATE, toy(&[(at(HOST, 0, 4), Access::Write)]));
+    });
+    let run = |tflops: Option<ComputeRate>, gb_s: Option<f64>| {
+        let ops = BTreeMap::from([("toy".to_owned(), OpRate { tflops, gb_s })]);
+        let simulation = simulate(&program, &MachineProfile { ops, tasks: toy_task(20.0, 1.0), ..profile() }).unwrap();
+        close(simulation.timeline.slices[1].end_us, 200.0);
+        (simulation.timeline.slices[0].end_us, simulation.limits[0])
+    };
+    // 1 MB, 1 MFLOP: 1 flop a byte, a tenth of the way (in logarithms) from 0.1 to 1000.
+    let curve = || Some(ComputeRate::Curve(vec![(0.1, 0.01), (1e9, 0.11)]));
+    for (tflops, gb_s, us, limit) in [
+        (None, Some(5.0), 200.0, Resource::DeviceMemory),
+        (None, None, 1.0, Resource::DeviceMemory),
+        (Some(ComputeRate::Flat(0.002)), Some(5.0), 500.0, Resource::DeviceArithmetic),
+        (curve(), None, 50.0, Resource::DeviceArithmetic),
+    ] {
+        let (got_us, got_limit) = run(tflops, gb_s);
+        close(got_us, us);
+        assert_eq!(got_limit, limit);
+    }
+}
+
+#[test]
+fn a_hop_over_the_host_takes_longer_than_one_on_the_device() {
+    let program = built(|b| {
+        b.copy(H2D, at(HOST, 0, 1), at(DEVICE, 0, 1));
+        b.launch(COMPUTE, toy(&[(at(DEVICE, 0, 1), Access::Read), (at(DEVICE, 1, 1), Access::Write)]));
+        b.copy(D2H, at(DEVICE, 1, 1), at(HOST, 1, 1));
+        b.host(UPDATE, toy(&[(at(HOST, 1, 1), Access::Update)]));
+        b.copy(H2D, at(HOST, 1, 1), at(DEVICE, 2, 1));
+    });
+    let simulation = simulate(&program, &MachineProfile { hop_us: Some(20.0), ..profile() }).unwrap();
+    // Two hops on the device, two over the host; the task moves its MB there and back... as one: 25 us.
+    close(simulation.step_us, 4.0 * 100.0 + 25.0 + 2.0 * 5.0 + 2.0 * 20.0);
+}
+
+#[test]
+fn a_device_that_is_the_host_shares_its_cores() {
+    let program = built(|b| {
+        b.launch(COMPUTE, toy(&[(at(DEVICE, 0, 1), Access::Write)]));
+        b.host(UPDATE, toy(&[(at(HOST, 0, 4), Access::Write)]));
+        b.copy(H2D, at(HOST, 8, 1), at(DEVICE, 8, 1));
+    });
+    let one_thread = TaskRate { gb_s: 20.0, cores: 0.5 };
+    let tasks = BTreeMap::from([("copy".to_owned(), one_thread)]);
+    let host = MachineProfile { device_is_host: true, host_gb_s: 1e3, host_cores_gb_s: Some(40.0), tasks, ..profile() };
+    // 100 us of all cores, 100 us of all cores and 100 us of half of them.
+    close(simulate(&program, &host).unwrap().step_us, 250.0);
+    close(simulate(&program, &MachineProfile { device_is_host: false, ..host }).unwrap().step_us, 100.0);
+}
+
+#[test]
+fn the_steady_state_names_what_holds_it_up() {
+    let program = built(|b| {
+        b.copy(H2D, at(HOST, 0, 1), at(DEVICE, 0, 1));
+        b.launch(COMPUTE, toy(&[(at(DEVICE, 0, 1), Access::Read), (at(DEVICE, 1, 1), Access::Write)]));
+        b.copy(D2H, at(DEVICE, 1, 1), at(HOST, 1, 1));
+        b.host(UPDATE, toy(&[(at(HOST, 1, 1), Access::Read), (at(HOST, 2, 11), Access::Update)]));
+    });
+    // The update of 12 MB at 40 GB/s takes longest, 300 us. Then the next gradient may land, for 100 us, and two hops.
+    let slow = MachineProfile { both_ways_gb_s: 20.0, host_gb_s: 1e3, host_cores_gb_s: Some(40.0), ..profile() };
+    let steady = steady(&program, &slow).unwrap();
+    close(steady.step_us, 410.0);
+    let (resources, us): (Vec<_>, Vec<_>) = steady.critical.iter().copied().unzip();
+    assert_eq!(resources, [Resource::HostMemory, Resource::LinkDown]);
+    close(us[0], 300.0);
+    close(us[1], 100.0);
+    close(steady.busy_us[UPDATE.0 as usize].1, 300.0);
+    close(steady.busy_us[IO.0 as usize].1, 0.0);
 }
 
 #[test]

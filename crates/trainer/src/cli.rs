@@ -170,6 +170,6 @@ fn run_plan(command: &PlanCommand) -> Result<()> {
         None => simulation::measure(options.threads.unwrap_or(0), plan.settings.dtype)?,
     };
     let program = plan.train(shape.micro_batches())?;
-    tell!("{}", simulation::describe(&program, &plan, &profile)?);
+    tell!("{}", simulation::describe(&program, &plan, shape.seq_len, &profile)?);
     Ok(())
 }

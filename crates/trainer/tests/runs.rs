@@ -145,12 +145,17 @@ fn profile() -> MachineProfile {
         both_ways_gb_s: 15.0,
         compute_tflops: ComputeRate::Flat(1.0),
         device_gb_s: 100.0,
+        ops: Default::default(),
         host_tflops: 0.1,
         host_gb_s: 20.0,
+        host_cores_gb_s: None,
+        tasks: Default::default(),
         file_gb_s: 1.0,
         peer_gb_s: 10.0,
         launch_us: 5.0,
         event_us: 5.0,
+        hop_us: None,
+        device_is_host: false,
     }
 }
 
