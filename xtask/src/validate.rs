@@ -51,6 +51,12 @@ const STAGES: &[Stage] = &[
         work: Work::Cargo { arguments: &["test", "--workspace"], environment: &[] },
         remedy: "the failing test is named above; `cargo xtask test NAME` runs it alone",
     },
+    // A feature that is off by default, since it doubles the build, but must not rot.
+    Stage {
+        name: "tables",
+        work: Work::Cargo { arguments: &["test", "-p", "megatrain-data", "--features", "arrow"], environment: &[] },
+        remedy: "the failing test is named above",
+    },
 ];
 
 /// Runs the stages; `--no-kernels` leaves that one out.

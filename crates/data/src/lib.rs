@@ -27,7 +27,7 @@ pub use micro::MicroBatch;
 pub use pack::{Epoch, PackOptions, Packer, Sequence};
 pub use random::Random;
 pub use read::{
-    AlpacaColumns, DataSource, Format, MessageColumns, Mix, ReadOptions, ReadReport, SampleOptions, Samples,
+    AlpacaColumns, DataSource, Format, MessageColumns, Mix, ReadOptions, ReadReport, Registry, SampleOptions, Samples,
     SourceReport, Tags, read,
 };
 pub use skip::{MAX_LISTED_SKIPS, Skip, Skips};

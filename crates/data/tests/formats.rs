@@ -632,3 +632,10 @@ fn samples_come_one_by_one_and_progress_is_counted() {
     let message = Message::new(Role::User, "q");
     assert_eq!((message.train, message.tool_calls), (None, None));
 }
+
+#[cfg(not(feature = "arrow"))]
+#[test]
+fn without_the_feature_tables_are_refused() {
+    let error = try_read(&[("a.parquet", b"PAR1")], &SampleOptions::default()).err().unwrap();
+    assert!(error.starts_with("a.parquet: this build reads no Parquet and no Arrow; build with"), "{error}");
+}

@@ -5,6 +5,7 @@ mod bytes;
 mod files;
 mod format;
 mod json;
+mod registry;
 mod samples;
 mod source;
 #[cfg(feature = "arrow")]
@@ -12,6 +13,7 @@ mod table;
 mod zstd;
 
 pub use format::{AlpacaColumns, Format, MessageColumns, Tags};
+pub use registry::Registry;
 pub use samples::{Mix, SampleOptions, Samples};
 pub use source::{DataSource, SourceReport};
 

@@ -11,9 +11,12 @@ use arrow_array::{Array, RecordBatch};
 use arrow_ipc::reader::{FileReader, StreamReader};
 use arrow_schema::{ArrowError, DataType};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::Compression;
+use parquet::file::metadata::ColumnChunkMetaData;
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 /// Rows that are in memory at once, of a Parquet file; Arrow files are cut by whoever wrote them.
@@ -37,9 +40,20 @@ impl TableRows {
         let file = File::open(path).map_err(error::io(path, "opening"))?;
         let bytes = file.metadata().map_err(error::io(path, "opening"))?.len();
         let fail = |e| error::file(path, format!("not a readable Parquet file: {e}"));
-        let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(fail)?;
-        let rows = builder.metadata().file_metadata().num_rows().max(1) as u64;
-        let reader = builder.with_batch_size(BATCH_ROWS).build().map_err(fail)?;
+        let mut packing = None;
+        let (reader, rows) = guarded(|| {
+            let builder = ParquetRecordBatchReaderBuilder::try_new(file)?;
+            let rows = builder.metadata().file_metadata().num_rows().max(1) as u64;
+            packing = builder.metadata().row_groups().iter().flat_map(|group| group.columns()).find_map(not_read);
+            Ok((builder.with_batch_size(BATCH_ROWS).build()?, rows))
+        })
+        .map_err(fail)?;
+        if let Some(packing) = packing {
+            return Err(error::file(
+                path,
+                format!("it is packed with {packing}, which is not read; write it with Snappy"),
+            ));
+        }
         // Pages are read as they are needed; a row stands for its share of the file.
         let (counter, mut done) = (counter.clone(), 0);
         let counted = reader.inspect(move |batch| {
@@ -56,10 +70,13 @@ impl TableRows {
         let mut reader = BufReader::new(Counted::open(path, counter)?);
         let indexed = reader.fill_buf().map_err(error::io(path, "reading"))?.starts_with(b"ARROW1");
         reader.rewind().map_err(error::io(path, "reading"))?;
-        let batches: Batches = match indexed {
-            true => Box::new(FileReader::try_new(reader, None).map_err(fail)?),
-            false => Box::new(StreamReader::try_new(reader, None).map_err(fail)?),
-        };
+        let batches = guarded(|| {
+            Ok(match indexed {
+                true => Box::new(FileReader::try_new(reader, None)?) as Batches,
+                false => Box::new(StreamReader::try_new(reader, None)?),
+            })
+        })
+        .map_err(fail)?;
         TableRows::new(path, batches)
     }
 
@@ -77,10 +94,10 @@ impl TableRows {
         while self.batch.as_ref().is_none_or(|batch| self.next == batch.num_rows()) {
             self.rows_before += self.batch.take().map_or(0, |batch| batch.num_rows() as u64);
             self.next = 0;
-            match self.batches.next() {
-                None => return Ok(false),
-                Some(Ok(batch)) => self.batch = Some(batch),
-                Some(Err(e)) => {
+            match guarded(|| self.batches.next().transpose()) {
+                Ok(None) => return Ok(false),
+                Ok(Some(batch)) => self.batch = Some(batch),
+                Err(e) => {
                     let row = self.rows_before + 1;
                     return Err(error::line(&self.path, row, format!("cannot read from this row on: {e}")));
                 }
@@ -102,6 +119,28 @@ impl TableRows {
         let object = fields.map(|(field, column)| (field.name().clone(), value(column.as_ref(), self.next))).collect();
         self.next += 1;
         Some(Ok((self.rows_before + self.next as u64, Value::Object(object))))
+    }
+}
+
+/// The packing of a column, if this build cannot unpack it.
+fn not_read(column: &ColumnChunkMetaData) -> Option<String> {
+    match column.compression() {
+        Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::GZIP(_) => None,
+        Compression::LZ4 | Compression::LZ4_RAW => None,
+        Compression::ZSTD(_) => Some("ZSTD".to_owned()),
+        other => Some(format!("{other:?}")),
+    }
+}
+
+/// The libraries panic at some damaged files; then, too, the file is to be named. What panicked is not used again.
+fn guarded<T>(work: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result.map_err(|e| e.to_string()),
+        Err(panic) => {
+            let said = panic.downcast_ref::<String>().cloned();
+            let said = said.or_else(|| panic.downcast_ref::<&str>().map(|said| said.to_string()));
+            Err(format!("it is damaged: {}", said.unwrap_or_default()))
+        }
     }
 }
 
