@@ -131,16 +131,21 @@ impl Command for InDocuments {
     }
 
     fn work(&self) -> Work {
-        let work = self.op.work();
-        let tokens = match &self.op {
-            Op::Attention(op) => op.qkv.shape.dim(0),
-            Op::AttentionBackward(op) => op.qkv.shape.dim(0),
-            _ => return work,
-        };
-        // Pairs of n tokens in documents of d: n (d + 1) / 2.
-        let document = self.document_tokens.clamp(1, tokens.max(1));
-        Work { flops: work.flops * (document as f64 + 1.0) / (tokens as f64 + 1.0), ..work }
+        work_in_documents(&self.op, self.document_tokens)
     }
+}
+
+/// The work of an op whose tokens come in documents of one length.
+pub fn work_in_documents(op: &Op, document_tokens: usize) -> Work {
+    let work = op.work();
+    let tokens = match op {
+        Op::Attention(op) => op.qkv.shape.dim(0),
+        Op::AttentionBackward(op) => op.qkv.shape.dim(0),
+        _ => return work,
+    };
+    // Pairs of n tokens in documents of d: n (d + 1) / 2.
+    let document = document_tokens.clamp(1, tokens.max(1));
+    Work { flops: work.flops * (document as f64 + 1.0) / (tokens as f64 + 1.0), ..work }
 }
 
 /// The program with attention's work as it is where documents have `document_tokens` tokens.

@@ -1,6 +1,7 @@
 //! `megatrain bench`: this machine's speed at whole steps.
 
 mod cpu;
+mod machine;
 mod step;
 
 use anyhow::Result;
@@ -11,6 +12,8 @@ use clap::Subcommand;
 pub enum BenchCommand {
     /// Whole steps on the processor, beside its matrix-product peak and, if a command for it is given, a peer.
     Cpu(cpu::BenchOptions),
+    /// The figures of this machine that the simulator needs, for `megatrain plan --profile`.
+    Machine(machine::MachineOptions),
     /// Whole steps of a published shape with random weights, on the best device there is.
     Step(Box<step::StepOptions>),
 }
@@ -22,6 +25,7 @@ pub enum BenchCommand {
 pub fn run(command: &BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Cpu(options) => cpu::run(options),
+        BenchCommand::Machine(options) => machine::run(options),
         BenchCommand::Step(options) => step::run(options),
     }
 }
