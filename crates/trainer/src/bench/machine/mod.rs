@@ -85,21 +85,16 @@ pub fn run(options: &MachineOptions) -> Result<()> {
 }
 
 fn measure(options: &MachineOptions) -> Result<(MachineProfile, Table)> {
-    let gpu = match options.device {
-        Device::Cpu => false,
-        Device::Auto => megatrain_cuda::probe().is_ok(),
-        Device::Cuda(_) => true,
+    let device = match options.device {
+        Device::Auto if megatrain_cuda::probe().is_ok() => Device::Cuda(0),
+        Device::Auto => Device::Cpu,
+        asked => asked,
     };
+    let gpu = device != Device::Cpu;
     let (shapes, dtype) = if gpu { (ops::GPU, DType::Bf16) } else { (ops::CPU, setup::dtype(None, false)) };
     let tasks = Tasks::new(dtype)?;
-    let stage = Stage::new(
-        if gpu { options.device } else { Device::Cpu },
-        tasks.model.clone(),
-        tasks.bytes,
-        &tasks.zeros,
-        &all_ops(&shapes, dtype),
-        options.threads,
-    )?;
+    let stage =
+        Stage::new(device, tasks.model.clone(), tasks.bytes, &tasks.zeros, &all_ops(&shapes, dtype), options.threads)?;
     tasks.prepare(&stage)?;
     say!("measuring {} and {} threads in {dtype}", stage.device, stage.threads);
 

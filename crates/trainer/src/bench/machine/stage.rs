@@ -86,8 +86,7 @@ impl Stage {
         threads: usize,
     ) -> Result<Stage> {
         let gpu = match device {
-            Device::Cpu => None,
-            Device::Auto => megatrain_cuda::Device::open(0).ok(),
+            Device::Cpu | Device::Auto => None,
             Device::Cuda(n) => Some(megatrain_cuda::Device::open(n).with_context(|| format!("--device {device}"))?),
         };
         let extent = ops.iter().flat_map(|op| op.operands()).map(|(t, _)| t.span.end_bytes()).max().unwrap_or(0);
