@@ -440,7 +440,7 @@ fn what_is_no_record_is_an_error_with_its_line_and_skipped_where_that_is_wished(
         (
             b"{\"text\": \"a\"",
             "invalid JSON",
-            "a.jsonl:2: not valid JSON: EOF while parsing an object (column 12); a record must be whole on its line",
+            "a.jsonl:2: not valid JSON: EOF while parsing an object (column 12); a record must be whole on its line, unless the file is one array",
         ),
         (b"{'text': 'a'}", "invalid JSON", "a.jsonl:2: not valid JSON: key must be a string (column 2)"),
         (b"{\"text\": NaN}", "invalid JSON", "a.jsonl:2: not valid JSON: expected value (column 10)"),
@@ -613,6 +613,48 @@ fn weights_are_given_for_all_or_none() {
     assert!(Mix::named("shuffle").unwrap_err().contains("there are concat, interleave_under"));
 }
 
+/// Who speaks in a ShareGPT message, and a content that suits.
+const SPEAKERS: [(&str, &str); 5] =
+    [("human", "q"), ("gpt", "a"), ("observation", "o"), ("function_call", "{\"name\": \"f\"}"), ("system", "s")];
+
+/// LLaMA-Factory's rule: behind a system message, `human` and `observation` have the odd places, `gpt` and
+/// `function_call` the even ones, and there are as many of both.
+fn llama_factory_takes(speakers: &[&str]) -> bool {
+    let turns = if speakers[0] == "system" { &speakers[1..] } else { speakers };
+    let places: [&[&str]; 2] = [&["human", "observation"], &["gpt", "function_call"]];
+    let placed = turns.iter().enumerate().all(|(i, speaker)| places[i % 2].contains(speaker));
+    placed && turns.len() % 2 == 0 && !turns.is_empty()
+}
+
+#[test]
+fn turns_are_taken_as_llama_factory_takes_them() {
+    let mut longest = vec![vec![]];
+    let (mut taken, mut all) = (0, 0);
+    for _ in 0..5 {
+        let longer = |s: &Vec<usize>| (0..SPEAKERS.len()).map(|next| [&s[..], &[next]].concat()).collect::<Vec<_>>();
+        longest = longest.iter().flat_map(longer).collect();
+        let record = |speakers: &Vec<usize>| {
+            let messages = speakers.iter().map(|&i| json!({"from": SPEAKERS[i].0, "value": SPEAKERS[i].1}));
+            json!({"conversations": messages.collect::<Vec<_>>()})
+        };
+        let mut records: Vec<Value> = longest.iter().map(record).collect();
+        records.push(record(&vec![0, 1])); // so that some record is good
+        let read = lines(&records);
+        let read: Vec<u64> = read.samples.iter().map(|sample| sample.place().1).collect();
+        for (i, speakers) in longest.iter().enumerate() {
+            let names: Vec<&str> = speakers.iter().map(|&i| SPEAKERS[i].0).collect();
+            let turns = if names[0] == "system" { &names[1..] } else { &names[..] };
+            // The two documented differences: several tools may answer in a row, and none answers before it is asked.
+            let mut once = names.clone();
+            once.dedup_by(|a, b| *a == "observation" && a == b);
+            let expected = turns.first() != Some(&"observation") && llama_factory_takes(&once);
+            assert_eq!(read.contains(&(i as u64 + 1)), expected, "{names:?}");
+            (taken, all) = (taken + usize::from(expected), all + 1);
+        }
+    }
+    assert!(taken > 20 && all == 5 + 25 + 125 + 625 + 3125, "{taken} of {all}");
+}
+
 #[test]
 fn samples_come_one_by_one_and_progress_is_counted() {
     let dir = tempfile::tempdir().unwrap();
@@ -620,7 +662,10 @@ fn samples_come_one_by_one_and_progress_is_counted() {
     // 16 MB, and a broken end that must not be met before it is reached.
     let record = format!("{{\"text\": \"{}\"}},\n", "x".repeat(1000));
     fs::write(&path, format!("[{}", record.repeat(16_000))).unwrap();
-    let mut samples = Samples::new(&[DataSource::new(&path)], &SampleOptions::default()).unwrap();
+    fn can_be_sent<T: Send>(value: T) -> T {
+        value
+    }
+    let mut samples = can_be_sent(Samples::new(&[DataSource::new(&path)], &SampleOptions::default()).unwrap());
     let total = samples.progress().1;
     assert_eq!(total, fs::metadata(&path).unwrap().len());
     assert_eq!(samples.next().unwrap().unwrap().place(), (0, 1));

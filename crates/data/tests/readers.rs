@@ -88,8 +88,8 @@ fn every_wrong_file_is_named_with_its_line_and_reason() {
         (
             "a.jsonl",
             b"{\"text\": \"a\"}\n{\"text\": \"b\"",
-            "a.jsonl:2: not valid JSON: EOF while parsing an object (column 12); a record must be whole on its line and \
-             the file may be cut off",
+            "a.jsonl:2: not valid JSON: EOF while parsing an object (column 12); a record must be whole on its line, \
+             unless the file is one array; is it cut off?",
         ),
         ("a.jsonl", b"{\"text\": 'a'}", "a.jsonl:1: not valid JSON: expected value (column 10)"),
         ("a.jsonl", b"\n[1]", "a.jsonl:2: a record must be an object, not a number"),

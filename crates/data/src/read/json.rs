@@ -95,8 +95,9 @@ impl JsonRows {
             self.line += 1;
             self.text.truncate(self.text.trim_ascii_end().len());
             if !self.text.is_empty() {
-                let whole = if ended { "" } else { " and the file may be cut off" };
-                return Some(self.parse(line, offset, &format!("; a record must be whole on its line{whole}")));
+                let cut = if ended { "" } else { "; is it cut off?" };
+                let hint = format!("; a record must be whole on its line, unless the file is one array{cut}");
+                return Some(self.parse(line, offset, &hint));
             }
         }
     }

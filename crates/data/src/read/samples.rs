@@ -1,6 +1,5 @@
 //! All samples of a data set, one by one, in bounded memory: sources in turn, or mixed by weight.
 
-use super::bytes::Counter;
 use super::source::{DataSource, Shared, Source, SourceReport};
 use crate::conversation::Sample;
 use crate::error::Error;
@@ -98,8 +97,7 @@ impl Samples {
             let problem = format!("{} has no weight, but others have; give all or none", without.path.display());
             return Err(Error::Invalid(problem));
         }
-        let mut shared =
-            Shared { files: Vec::new(), skips: Skips::default(), strict: options.strict, counter: Counter::default() };
+        let mut shared = Shared::new(options.strict);
         let live = sources.iter().enumerate().map(|(i, source)| (i, source.weight.unwrap_or(1.0))).collect();
         let sources: Vec<Source> = sources.iter().map(|s| Source::new(s, &mut shared)).collect::<Result<_, _>>()?;
         let total_bytes = shared.files.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();

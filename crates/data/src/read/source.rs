@@ -10,6 +10,7 @@ use crate::conversation::Sample;
 use crate::error::{self, Error};
 use crate::skip::{Skip, Skips};
 use serde_json::Value;
+use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -71,9 +72,18 @@ pub struct SourceReport {
 /// What all sources of a data set share.
 pub(super) struct Shared {
     pub files: Vec<PathBuf>,
+    /// The same files, to find one.
+    pub known: HashSet<PathBuf>,
     pub skips: Skips,
     pub strict: bool,
     pub counter: Counter,
+}
+
+impl Shared {
+    pub(super) fn new(strict: bool) -> Shared {
+        let (files, known) = (Vec::new(), HashSet::new());
+        Shared { files, known, skips: Skips::default(), strict, counter: Counter::default() }
+    }
 }
 
 /// A source that is being read.
@@ -109,7 +119,7 @@ impl Source {
     pub(super) fn new(source: &DataSource, shared: &mut Shared) -> Result<Source, Error> {
         let mut files = Vec::new();
         for (path, kind) in files::find(&source.path)? {
-            if shared.files.contains(&path) {
+            if !shared.known.insert(path.clone()) {
                 return Err(error::file(path, "given twice in --data; name it once"));
             }
             files.push((shared.files.len() as u32, kind));
