@@ -1,32 +1,20 @@
 //! Prints what conversations become, a line each, as Hugging Face trainers know it:
 //! `{"input_ids": [...], "labels": [...]}`, or `{"skipped": "reason"}`.
 //!
-//! `cargo run --release -p megatrain-data --example encode_chats -- MODEL_DIR CHATS.jsonl [TEMPLATE [LABELS]]`, where
-//! CHATS.jsonl has `{"messages": [...], "tools": [...]}` a line, TEMPLATE is a name or a file, and LABELS is `assistant`,
-//! `last` or `everything`.
+//! `cargo run --release -p megatrain-data --example encode_chats -- MODEL_DIR DATA [TEMPLATE [LABELS]]`, where DATA is a file
+//! of any format that the crate reads, TEMPLATE is a name or a .jinja file, and LABELS is `assistant`, `last` or
+//! `everything`.
 
 use megatrain_data::chat::{TemplateChoice, TrainOn};
-use megatrain_data::{ChatEncoder, ChatOptions, Conversation, Message, Role, Sample};
-use serde_json::{Value, json};
+use megatrain_data::{ChatEncoder, ChatOptions, DataSource, SampleOptions, Samples};
+use serde_json::json;
 use std::error::Error;
 use std::io::Write;
-
-fn message(value: &Value) -> Result<Message, Box<dyn Error>> {
-    let role: Role = serde_json::from_value(value["role"].clone())?;
-    let text = |key: &str| value[key].as_str().map(str::to_owned);
-    Ok(Message {
-        tool_calls: value.get("tool_calls").cloned(),
-        name: text("name"),
-        reasoning: text("reasoning_content"),
-        train: value["train"].as_bool(),
-        ..Message::new(role, text("content").unwrap_or_default())
-    })
-}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [model, file, rest @ ..] = &args[..] else {
-        return Err("usage: encode_chats MODEL_DIR CHATS.jsonl [TEMPLATE [LABELS]]".into());
+        return Err("usage: encode_chats MODEL_DIR DATA [TEMPLATE [LABELS]]".into());
     };
     let template = match rest.first() {
         None => TemplateChoice::Model,
@@ -44,12 +32,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let encoder = ChatEncoder::load(model, ChatOptions { template, train_on, ..ChatOptions::default() })?;
     encoder.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
 
-    let mut samples = Vec::new();
-    for (i, line) in std::fs::read_to_string(file)?.lines().enumerate() {
-        let value: Value = serde_json::from_str(line).map_err(|e| format!("{file}:{}: {e}", i + 1))?;
-        let messages = value["messages"].as_array().into_iter().flatten().map(message).collect::<Result<_, _>>()?;
-        let tools = value.get("tools").cloned();
-        samples.push(Sample::Conversation(Conversation { messages, tools, file: 0, line: i as u64 + 1 }));
+    let mut reader = Samples::new(&[DataSource::new(file)], &SampleOptions::default())?;
+    let samples = (&mut reader).collect::<Result<Vec<_>, _>>()?;
+    if !reader.skips().is_empty() {
+        eprintln!("{}", reader.skips().summary(reader.files()));
     }
     let start = std::time::Instant::now();
     let (outcomes, report) = encoder.encode_all(&samples);

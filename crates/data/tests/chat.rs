@@ -270,6 +270,14 @@ fn templates_that_alter_turns_are_followed() {
     );
     // The prompt of R1 ends in <think>, which no finished turn has.
     assert_eq!(learnt_of(named("deepseek-r1"), &turns), "\n\none</s>|two</s>");
+    // The prompt may close thoughts that a finished turn has: they are learnt.
+    let thinks = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}{{ '<|assistant|>' }}\
+                  {% if m.reasoning_content %}{{ '<think>' + m.reasoning_content + '</think>' }}{% endif %}{{ m.content + eos_token }}\
+                  {% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|><think></think>' }}{% endif %}";
+    let mut thoughtful = chat(&[(User, "1"), (Assistant, "one"), (User, "2"), (Assistant, "<two")]);
+    assert_eq!(learnt_of(text(thinks), &thoughtful), "one</s>|<two</s>");
+    thoughtful.messages[1].reasoning = Some("hm".to_owned());
+    assert_eq!(learnt_of(text(thinks), &thoughtful), "hm</think>one</s>|<two</s>");
     // A token closes the conversation, not the turn.
     assert_eq!(learnt_of(named("phi3"), &turns), "<think>\nhm\n</think>\n\none<|end|>\n|two<|end|>\n</s>");
     // The assistant begins: there is nothing to render before.

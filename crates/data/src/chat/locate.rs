@@ -4,8 +4,9 @@
 //!
 //! 1. *Begin*: behind `render(messages[..k], add_generation_prompt)`, if the whole rendering begins with that. It is what
 //!    the model is given when it has to answer.
-//! 2. Else (the prompt holds more than a finished turn, as `<think>`, or cannot be rendered): where the rendering first
-//!    differs from one in which only this content is another.
+//! 2. Else (the prompt holds what a finished turn does not, as `<think>`): where the whole rendering first differs from one
+//!    in which only this content is another; or before that, where prompt and whole part, rounded down to where tokens
+//!    begin in both, if they share more than `render(messages[..k])`.
 //! 3. *End*: at the end of `render(messages[..=k])`, if the whole rendering begins with that: behind the end of the turn,
 //!    and what white space the template puts there.
 //! 4. Else (the template alters turns once others follow, or closes a conversation with a token of its own): behind this
@@ -95,18 +96,45 @@ impl Locator<'_> {
 
     fn start(&self, k: usize) -> Result<usize, String> {
         let full = &self.full.text;
+        let mut shared = None;
         if self.messages[k].role == Role::Assistant {
-            match self.render(&self.values[..k], true) {
-                Ok(before) if full.starts_with(&before.text) => return Ok(before.text.len()),
-                // Not every template can render what is no whole conversation; the other rule may still do.
-                _ => self.altered_turns.set(self.altered_turns.get() + 1),
+            // Not every template can render what is no whole conversation; the other rule may still do.
+            let prompt = self.render(&self.values[..k], true);
+            if let Some(prompt) = prompt.as_ref().ok().filter(|prompt| full.starts_with(&prompt.text)) {
+                return Ok(prompt.text.len());
             }
+            self.altered_turns.set(self.altered_turns.get() + 1);
+            shared = prompt.and_then(|prompt| self.shared_prompt(k, &prompt.text)).unwrap_or_default();
         }
         let other = self.with_other_content(k, self.messages.len())?;
-        if *full == other {
-            return Err("the template leaves its content out".to_owned());
+        let content = Some(common_prefix(full, &other)).filter(|_| *full != other);
+        let start = shared.into_iter().chain(content).min();
+        start.ok_or_else(|| "the template leaves its content out".to_owned())
+    }
+
+    /// Where prompt and whole rendering part, if they share more than the turns before.
+    fn shared_prompt(&self, k: usize, prompt: &str) -> Result<Option<usize>, String> {
+        let full = &self.full.text;
+        let turns = self.render(&self.values[..k], false)?.text;
+        if !full.starts_with(&turns) || !prompt.starts_with(&turns) {
+            return Ok(None);
         }
-        Ok(common_prefix(full, &other))
+        let shared = self.common_tokens(&full[turns.len()..], &prompt[turns.len()..], turns.len())?;
+        Ok((shared > 0).then_some(turns.len() + shared))
+    }
+
+    /// Bytes that both begin with, rounded down to where tokens begin in both. `a` is the end of the whole rendering from
+    /// byte `at`.
+    fn common_tokens(&self, a: &str, b: &str, at: usize) -> Result<usize, String> {
+        let pieces = self.tokenizer.pieces(b).map_err(|e| e.to_string())?;
+        let begins = |pieces: &[Piece], place: usize, end: usize| {
+            place == end || pieces.binary_search_by_key(&place, |piece| piece.start).is_ok()
+        };
+        let mut common = common_prefix(a, b);
+        while common > 0 && !(begins(self.pieces, at + common, at + a.len()) && begins(&pieces, common, b.len())) {
+            common -= 1;
+        }
+        Ok(common)
     }
 
     fn end(&self, k: usize, start: usize) -> Result<usize, String> {
@@ -121,17 +149,7 @@ impl Locator<'_> {
         self.altered_turns.set(self.altered_turns.get() + 1);
         let content_end = common_end(full, &self.with_other_content(k, self.messages.len())?).max(start);
         let tail_start = common_end(&upto, &self.with_other_content(k, k + 1)?);
-        let mut common = common_prefix(&full[content_end..], &upto[tail_start..]);
-        let tail = self.tokenizer.pieces(&upto[tail_start..]).map_err(|e| e.to_string())?;
-        let begins = |pieces: &[Piece], at: usize, end: usize| {
-            at == end || pieces.binary_search_by_key(&at, |piece| piece.start).is_ok()
-        };
-        let is_border = |common: usize| {
-            begins(self.pieces, content_end + common, full.len()) && begins(&tail, common, upto.len() - tail_start)
-        };
-        while common > 0 && !is_border(common) {
-            common -= 1;
-        }
+        let common = self.common_tokens(&full[content_end..], &upto[tail_start..], content_end)?;
         if common == 0 && tail_start < upto.len() {
             let problem =
                 "the template renders it differently once later turns follow, and no end of turn is common to both";

@@ -4,7 +4,7 @@ use super::date;
 use super::python::{self, JsonStyle};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -125,7 +125,8 @@ pub(super) fn from_json(json: &serde_json::Value) -> Value {
     }
 }
 
-/// Replaces `{% generation %}`, which only transformers knows, by a call block that marks what it encloses.
+/// Replaces `{% generation %}`, which only transformers knows, by a filter that marks what it encloses; what is set inside
+/// stays inside, as there.
 fn rewrite_generation(source: &str) -> (String, bool) {
     let (mut out, mut rest, mut found) = (String::with_capacity(source.len()), source, false);
     while let Some(start) = rest.find("{%") {
@@ -142,14 +143,14 @@ fn rewrite_generation(source: &str) -> (String, bool) {
             None => (body, ""),
         };
         let replacement = match body.trim() {
-            "generation" => Some("call _generation()"),
-            "endgeneration" => Some("endcall"),
+            "generation" => Some(["filter _generation", "with"]),
+            "endgeneration" => Some(["endwith", "endfilter"]),
             _ => None,
         };
         match replacement {
-            Some(statement) => {
+            Some([first, second]) => {
                 found = true;
-                out.push_str(&format!("{{%{open} {statement} {close}%}}"));
+                out.push_str(&format!("{{%{open} {first} %}}{{% {second} {close}%}}"));
                 rest = &tag[length + 2..];
             }
             // Only the opening is passed: a string inside the tag may hold another.
@@ -222,9 +223,8 @@ fn environment(now: i64) -> Environment<'static> {
         date::strftime(now, &format)
             .map_err(|code| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: no code {code}")))
     });
-    env.add_function("_generation", |state: &mut State, kwargs: Kwargs| {
-        let inner = kwargs.get::<Value>("caller")?.call(state, &[])?;
-        Ok::<_, Error>(format!("{}{}{}", MARKS[0], python::to_str(&inner)?, MARKS[1]))
+    env.add_filter("_generation", |text: &Value| -> Result<String, Error> {
+        Ok(format!("{}{}{}", MARKS[0], python::to_str(text)?, MARKS[1]))
     });
     env.add_filter("tojson", |value: &Value, args: Rest<Value>, kwargs: Kwargs| {
         JsonStyle::from_args(args, kwargs)?.dumps(value)
@@ -234,11 +234,12 @@ fn environment(now: i64) -> Environment<'static> {
         Ok(python::strip(&python::to_str(value)?, chars, (true, true)).to_owned())
     });
     env.add_filter("join", join);
-    env.add_test("sequence", |value: &Value| {
-        matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map | ValueKind::String)
-            || value.is_undefined()
-    });
-    env.add_test("iterable", |value: &Value| value.kind() == ValueKind::String || value.try_iter().is_ok());
+    let holds_items = |value: &Value| {
+        let kinds = [ValueKind::Seq, ValueKind::Iterable, ValueKind::Map, ValueKind::String, ValueKind::Undefined];
+        kinds.contains(&value.kind())
+    };
+    env.add_test("sequence", holds_items);
+    env.add_test("iterable", holds_items);
     env.add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
     env.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain && value.as_object().is_some());
     env

@@ -146,7 +146,7 @@ EXPRESSIONS = [
     "{{ dict(a=1, b='x') }} {{ range(3) | list }} {{ range(1, 4) | list }} {{ missing | default('d') }} {{ '' | default('d', true) }} {{ none | default('d') }}",
     # tests
     "{{ 'a' is string }} {{ 'a' is iterable }} {{ 'a' is sequence }} {{ {} is mapping }} {{ {} is sequence }} {{ [] is sequence }} {{ [] is iterable }} {{ 1 is number }} {{ true is number }} {{ true is integer }} {{ 1.0 is float }} {{ true is boolean }} {{ 1 is boolean }}",
-    "{{ none is none }} {{ missing is defined }} {{ missing is undefined }} {{ true is true }} {{ 1 is true }} {{ false is false }} {{ 3 is odd }} {{ 4 is even }} {{ 9 is divisibleby(3) }} {{ 1 is eq(1) }} {{ 'a' is in(['a']) }} {{ 1 is not none }} {{ messages[1:] is iterable }} {{ messages[1:] is sequence }} {{ 5 is sameas 5 }} {{ messages is not string }}",
+    "{{ none is none }} {{ missing is defined }} {{ missing is undefined }} {{ true is true }} {{ 1 is true }} {{ false is false }} {{ 3 is odd }} {{ 4 is even }} {{ 9 is divisibleby(3) }} {{ 1 is eq(1) }} {{ 'a' is in(['a']) }} {{ 1 is not none }} {{ messages[1:] is iterable }} {{ messages[1:] is sequence }} {{ 5 is sameas 5 }} {{ messages is not string }} {{ none is iterable }} {{ none is sequence }} {{ 5 is iterable }} {{ range(2) is iterable }} {{ missing is iterable }}",
     # statements
     "{% set ns = namespace(n=0, l=[]) %}{% for m in messages %}{% set ns.n = ns.n + loop.index %}{% set ns.l = ns.l + [m.role] %}{% endfor %}{{ ns.n }} {{ ns.l }}",
     "{% for m in messages %}{{ loop.index }}/{{ loop.length }} {{ loop.first }} {{ loop.last }} {{ loop.revindex }} {{ loop.index0 }} {{ loop.cycle('a', 'b') }} {{ loop.previtem.role if loop.previtem is defined else '-' }} {{ loop.nextitem.role if loop.nextitem is defined else '-' }};{% else %}none{% endfor %}",
@@ -167,6 +167,7 @@ EXPRESSIONS = [
     # generation marks
     "{% for m in messages %}{{ m.role }}\n{% if m.role == 'assistant' %}\n{% generation %}\n{{ m.content }}!\n{% endgeneration %}\n{% endif %}\n{% endfor %}end",
     "{%- for m in messages -%}\n{{ m.role }}:\n  {%- generation -%}\n  é{{ m.content }}{% if loop.last %}.{% endif %}\n{%- endgeneration -%}\n{%- endfor -%}",
+    "{% set ns = namespace(n=0) %}{% for m in messages %}{% generation %}{% set ns.n = ns.n + 1 %}{% set y = 2 %}{{ ns.n }}{{ loop.index }}{{ y }}{% endgeneration %}{{ y is defined }}{% endfor %}",
     "{% generation %}{% for m in messages %}{{ loop.index }}{% set a = 1 %}{% endfor %}{% endgeneration %}{{ a is defined }}{% generation %}{% endgeneration %}",
 ]
 
