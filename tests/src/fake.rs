@@ -128,7 +128,7 @@ impl Backend for FakeGpu {
         Ok(())
     }
 
-    unsafe fn prepare(&mut self, _ops: &[(Op, Vec<u64>)]) -> Result<(), CudaError> {
+    unsafe fn prepare(&mut self, _ops: &[(Op, Vec<u64>)], _room: (u64, u64)) -> Result<(), CudaError> {
         Ok(())
     }
 

@@ -21,7 +21,7 @@ mod stream;
 
 pub use device::Device;
 pub use error::CudaError;
-pub use executor::{Backend, Gpu, StreamExecutor, StreamOptions};
+pub use executor::{Backend, Gpu, Preparation, StreamExecutor, StreamOptions};
 pub use gemm::{Choice, Origin, Prepared};
 pub use launch::{Args, Launch, Limits, Step, scratch_bytes, steps};
 pub use memory::DeviceBuffer;

@@ -5,7 +5,7 @@ use crate::session::{Memory, Placement, Session};
 use crate::setup;
 use anyhow::{Context, Result, anyhow, bail};
 use megatrain_base::fmt_bytes;
-use megatrain_cuda::{Runner, StreamOptions};
+use megatrain_cuda::{Preparation, Runner, StreamOptions};
 use megatrain_planner::{Model, Plan, PlanError, Settings};
 use megatrain_scheduler::Cmd;
 use std::sync::Arc;
@@ -149,7 +149,18 @@ impl Cuda {
         let scratch = scratch_bytes(memory.plan())?;
         let scratch =
             megatrain_cuda::DeviceBuffer::new(&device, scratch).context("reserving the ops' scratch memory")?;
-        let gpu = megatrain_cuda::Gpu::new(runner, scratch);
+        let mut bar = None;
+        let tell = move |preparation| match preparation {
+            Preparation::Products { done, total } => {
+                let bar = bar.get_or_insert_with(|| crate::progress::bar(total as u64, "timing matrix products"));
+                bar.set_position(done as u64);
+                if done == total {
+                    bar.finish_and_clear();
+                }
+            }
+            Preparation::Note(note) => say!("note     {note}"),
+        };
+        let gpu = megatrain_cuda::Gpu::new(runner, scratch, tell);
         memory.start_on(&device, gpu, options)
     }
 }

@@ -17,15 +17,15 @@ pub trait Backend: Send + 'static {
     /// What the device says.
     fn start(&mut self, lanes: &[Lane]) -> Result<(), CudaError>;
 
-    /// Called before a program that was not run before, with its ops, while the device is at rest. Contents of device memory
-    /// may be overwritten.
+    /// Called before a program that was not run before, with its ops and the addresses of their operands, while the device
+    /// is at rest. `room` is the address and length of device memory that holds nothing then.
     ///
     /// # Errors
     /// An op that cannot run here, or what the device says.
     ///
     /// # Safety
-    /// The addresses are those at which the op will be launched.
-    unsafe fn prepare(&mut self, ops: &[(Op, Vec<u64>)]) -> Result<(), CudaError>;
+    /// Until the call returns nobody else uses the room.
+    unsafe fn prepare(&mut self, ops: &[(Op, Vec<u64>)], room: (u64, u64)) -> Result<(), CudaError>;
 
     /// A new event; with a time for [`Backend::since_us`], or cheaper.
     ///

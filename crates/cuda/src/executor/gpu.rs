@@ -9,18 +9,33 @@ use megatrain_scheduler::Lane;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What a GPU tells while it gets ready for a program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Preparation {
+    /// So many shapes of products of so many have their algorithm.
+    Products {
+        /// Chosen.
+        done: usize,
+        /// In all.
+        total: usize,
+    },
+    /// Something a person should know.
+    Note(String),
+}
+
 /// An NVIDIA GPU with its kernels and the scratch memory of its ops.
-#[derive(Debug)]
 pub struct Gpu {
     streams: Vec<Option<Stream>>,
+    tell: Box<dyn FnMut(Preparation) + Send>,
     scratch: DeviceBuffer,
     runner: Runner,
 }
 
 impl Gpu {
-    /// A GPU whose ops use `scratch`, which must hold [`crate::scratch_bytes`] of every op that will be launched.
-    pub fn new(runner: Runner, scratch: DeviceBuffer) -> Gpu {
-        Gpu { streams: Vec::new(), scratch, runner }
+    /// A GPU whose ops use `scratch`, which must hold [`crate::scratch_bytes`] of every op that will be launched. `tell`
+    /// hears, on the issue thread, how far preparations are.
+    pub fn new(runner: Runner, scratch: DeviceBuffer, tell: impl FnMut(Preparation) + Send + 'static) -> Gpu {
+        Gpu { streams: Vec::new(), tell: Box::new(tell), scratch, runner }
     }
 
     fn device(&self) -> &Arc<Device> {
@@ -36,6 +51,12 @@ impl Gpu {
     }
 }
 
+impl std::fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gpu").field("runner", &self.runner).finish_non_exhaustive()
+    }
+}
+
 impl Backend for Gpu {
     type Event = Event;
 
@@ -48,7 +69,8 @@ impl Backend for Gpu {
         Ok(())
     }
 
-    unsafe fn prepare(&mut self, ops: &[(Op, Vec<u64>)]) -> Result<(), CudaError> {
+    unsafe fn prepare(&mut self, ops: &[(Op, Vec<u64>)], room: (u64, u64)) -> Result<(), CudaError> {
+        let mut products = Vec::new();
         for (op, addresses) in ops {
             let need = crate::scratch_bytes(op);
             if need > self.scratch.len_bytes() {
@@ -58,6 +80,19 @@ impl Backend for Gpu {
             }
             // What no kernel takes is told before anything runs.
             crate::steps(op, addresses, self.scratch.address(), self.device().limits())?;
+            if let (Op::Matmul(product), &[a, b, c]) = (op, &addresses[..]) {
+                products.push((*product, [a, b, c]));
+            }
+        }
+        let stream = self.streams.iter().flatten().next().expect("a device has streams");
+        let room = Scratch { address: room.0, len_bytes: room.1 };
+        let tell = &mut self.tell;
+        let mut progress = |done, total| tell(Preparation::Products { done, total });
+        let scratch = Scratch { address: self.scratch.address(), len_bytes: self.scratch.len_bytes() };
+        // SAFETY: nobody uses the room now, as the caller says; the scratch memory is this value's own, and nothing runs.
+        let prepared = unsafe { self.runner.prepare(&products, room, scratch, stream, &mut progress) }?;
+        for note in prepared.notes {
+            (self.tell)(Preparation::Note(note));
         }
         Ok(())
     }

@@ -215,8 +215,16 @@ impl<B: Backend, T: Command> IssueThread<B, T> {
             _ => None,
         };
         let ops: Vec<_> = program.commands.iter().filter_map(op).collect();
-        // SAFETY: these are the addresses of the operands, and `run` waits for the answer before it issues anything.
-        unsafe { self.backend.prepare(&ops) }
+        let regions = &self.shared.contract.regions;
+        let empty = |(i, spec): (usize, &megatrain_scheduler::RegionSpec)| {
+            let span = megatrain_base::Span::new(megatrain_base::RegionId(i as u32), 0, spec.len_bytes);
+            (self.shared.on_device(&span) && !spec.defined_at_entry)
+                .then(|| (self.shared.memory.resolve(&span) as u64, spec.len_bytes))
+        };
+        let room = regions.iter().enumerate().filter_map(empty).max_by_key(|(_, len_bytes)| *len_bytes);
+        // SAFETY: nothing is under way, and `run` waits for the answer before it issues anything; what is undefined when a
+        // program starts holds nothing between programs.
+        unsafe { self.backend.prepare(&ops, room.unwrap_or((0, 0))) }
     }
 
     fn addresses(&self, op: &Op) -> Vec<u64> {

@@ -25,7 +25,7 @@ mod lane;
 mod worker;
 
 pub use backend::Backend;
-pub use gpu::Gpu;
+pub use gpu::{Gpu, Preparation};
 
 use crate::CudaError;
 use issue::{IssueThread, Message};
