@@ -151,11 +151,6 @@ pub struct TrainOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executor: Option<ExecutorMode>,
 
-    /// For timing only: block l has the memory of block l % N, so that shapes larger than this machine can be timed.
-    #[arg(skip)]
-    #[serde(skip)]
-    pub alias_layers: Option<usize>,
-
     /// On a GPU, wait for it after every command, so that a fault is told with the command that caused it. Slow.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false", help_heading = "Machine")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -37,8 +37,12 @@ pub struct Summary {
     pub steps: u64,
     /// Of them, skipped.
     pub skipped: u64,
+    /// Loss of the first step.
+    pub first_loss: Option<f64>,
     /// Loss of the last step.
     pub last_loss: f64,
+    /// The program of a full step.
+    pub program: Option<Arc<Program>>,
     /// Held-out loss before and after, if data was held out.
     pub held_out: Option<(f64, f64)>,
     /// Tokens a second over the whole run, padding not counted.
@@ -61,7 +65,7 @@ pub fn train(options: &TrainOptions) -> Result<Summary> {
 }
 
 /// The documents the options name.
-fn read_data(options: &TrainOptions, source: &Source) -> Result<Documents> {
+pub(crate) fn read_data(options: &TrainOptions, source: &Source) -> Result<Documents> {
     let paths = options.data.as_deref().unwrap_or_default();
     let read = ReadOptions { append_eos: true, vocab_size: Some(source.model.config.vocab) };
     let (documents, report) = megatrain_data::read(paths, source.tokenizer.as_deref(), &read)?;
@@ -87,7 +91,10 @@ pub enum DataKind {
     /// Made by the demonstration: short ones share a sequence.
     Demonstration,
     /// Made by a benchmark: as files, and no model is saved.
-    Benchmark,
+    Benchmark {
+        /// See [`Placement::alias_blocks`].
+        alias_blocks: Option<usize>,
+    },
 }
 
 /// Trains on these documents.
@@ -136,7 +143,10 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
     let trace = options.trace.as_deref().map(TraceFile::create).transpose()?;
     let (target, plan) = Target::choose(options.device.unwrap_or(Device::Auto))?
         .plan(&source.model, |target| setup::settings(options, &source.model, shape, target.gpu().is_some()))?;
-    let placement = Placement { alias_blocks: options.alias_layers, ..target.placement(options.threads.unwrap_or(0)) };
+    let mut placement = target.placement(options.threads.unwrap_or(0));
+    if let DataKind::Benchmark { alias_blocks } = kind {
+        placement = Placement { alias_blocks, ..placement };
+    }
     say!("{}", setup::print_plan(&plan, placement, false));
     let planned_bytes = planned_bytes(&plan, placement);
     let gpu = target.gpu().cloned();
@@ -179,7 +189,10 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
         let used = gpu_free_bytes.saturating_sub(free);
         say!("         {} of the GPU, {} of it planned as device heap", fmt_bytes(used), fmt_bytes(heap));
     }
-    if kind == DataKind::Benchmark {
+    if let (Some(trace), Some(timeline)) = (trace, timeline) {
+        trace.write(&timeline)?;
+    }
+    if matches!(kind, DataKind::Benchmark { .. }) {
         return Ok(summary);
     }
     summary.model_dir = out.join("model");
@@ -192,9 +205,6 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
         source.extras(),
     )?;
     say!("model    saved to {}", summary.model_dir.display());
-    if let (Some(trace), Some(timeline)) = (trace, timeline) {
-        trace.write(&timeline)?;
-    }
     Ok(summary)
 }
 
@@ -316,6 +326,7 @@ impl Trainer<'_> {
             if line.step > 1 {
                 usage.add(&report, line.seconds);
             }
+            summary.first_loss.get_or_insert(line.loss);
             summary.last_loss = line.loss;
             timeline = report.timeline;
             skips = if line.skipped.is_some() { skips + 1 } else { 0 };
@@ -332,7 +343,8 @@ impl Trainer<'_> {
             log.note(&format!("interrupted after step {issued}; saving the model"));
         }
         log.finish();
-        if let Some(program) = self.programs.values().max_by_key(|program| program.commands.len()) {
+        summary.program = self.programs.values().max_by_key(|program| program.commands.len()).cloned();
+        if let Some(program) = &summary.program {
             usage.say(program);
         }
         summary.tokens_per_s = tokens as f64 / start.elapsed().as_secs_f64();

@@ -153,7 +153,7 @@ fn train_steps(
         line: i as u64 + 1,
     });
     let documents = Documents { files: vec!["(bench)".into()], docs: docs.collect() };
-    train::train_on(&train, source, documents, DataKind::Benchmark)?;
+    train::train_on(&train, source, documents, DataKind::Benchmark { alias_blocks: None })?;
     let text = std::fs::read_to_string(out.join("metrics.jsonl"))?;
     figures(text.lines())
 }

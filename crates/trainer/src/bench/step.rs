@@ -4,7 +4,8 @@
 use super::cpu::Workplace;
 use crate::options::{ActivationLevel, Bytes, Device, Dtype, Schedule, Slots, TrainOptions, Update, whole};
 use crate::setup::Source;
-use crate::train::{DataKind, train_on};
+use crate::simulation;
+use crate::train::{DataKind, read_data, train_on};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use megatrain_data::{Document, Documents, Random};
@@ -60,6 +61,12 @@ pub struct StepOptions {
     /// Threads of the host tasks; 0 for all.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<usize>)]
     threads: usize,
+    /// Text to train on, as bytes [default: random tokens].
+    #[arg(long, value_name = "FILES", num_args = 1..)]
+    data: Option<Vec<PathBuf>>,
+    /// The machine's figures, from `bench machine --out`: the simulated step is printed beside the measured one.
+    #[arg(long, value_name = "FILE.json")]
+    profile: Option<PathBuf>,
     /// Write a Chrome/Perfetto trace of the last step.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -104,13 +111,17 @@ pub fn run(options: &StepOptions) -> Result<()> {
         spill: Some(options.spill),
         slots: options.slots,
         device_memory: options.device_memory,
-        alias_layers: options.alias_layers,
         trace: options.trace.clone(),
         no_shuffle: Some(true),
         out: Some(work.path.clone()),
         ..TrainOptions::default()
     };
-    train_on(&train, &source, documents(&source, steps as usize * tokens / seq, seq), DataKind::Benchmark)?;
+    let documents = match &options.data {
+        Some(_) => read_data(&TrainOptions { data: options.data.clone(), ..train.clone() }, &source)?,
+        None => documents(&source, steps as usize * tokens / seq, seq),
+    };
+    let profile = options.profile.as_deref().map(simulation::read_profile).transpose()?;
+    let summary = train_on(&train, &source, documents, DataKind::Benchmark { alias_blocks: options.alias_layers })?;
     let text = std::fs::read_to_string(work.path.join("metrics.jsonl")).context("reading the steps")?;
     let mut seconds = text
         .lines()
@@ -134,6 +145,12 @@ pub fn run(options: &StepOptions) -> Result<()> {
             None => String::new(),
         }
     );
+    tell!("loss {:.4} in the first step, {:.4} in the last", summary.first_loss.unwrap_or(f64::NAN), summary.last_loss);
+    if let (Some(profile), Some(program)) = (profile, &summary.program) {
+        let predicted = simulation::predict(program, seq, &profile)?;
+        let error = 100.0 * (predicted / median - 1.0);
+        tell!("simulated {predicted:.3} s a step, {error:+.1}% of what was measured");
+    }
     Ok(())
 }
 

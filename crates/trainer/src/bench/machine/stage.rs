@@ -145,7 +145,7 @@ impl Stage {
                     unsafe { RegionMemory::new(buffer.address() as *mut u8, device_bytes, Arc::new(buffer)) };
                 let scratch = ops.iter().map(scratch_bytes).max().unwrap_or(0);
                 let scratch = DeviceBuffer::new(&gpu, scratch).context("reserving the ops' scratch memory")?;
-                let backend = Gpu::new(Runner::new(&gpu, None)?, scratch);
+                let backend = Gpu::new(Runner::new(&gpu, None)?, scratch, |_| {});
                 let options = StreamOptions { threads, ..StreamOptions::default() };
                 Box::new(StreamExecutor::new(backend, contract.clone(), regions, options)?)
             }
