@@ -79,6 +79,8 @@ pub struct Message {
     /// Calls of tools, as OpenAI lists them: `[{"type": "function", "function": {"name", "arguments"}}]`, `arguments`
     /// being an object (not a string that holds one), since templates print it.
     pub tool_calls: Option<Value>,
+    /// For a tool's answer, the `id` of the call that it answers, where the record says so.
+    pub tool_call_id: Option<String>,
     /// The speaker's name, or for a tool's answer the tool's.
     pub name: Option<String>,
     /// What the assistant thought before `content` (`reasoning_content`).
@@ -90,7 +92,15 @@ pub struct Message {
 impl Message {
     /// A message with nothing but a role and a content.
     pub fn new(role: Role, content: impl Into<String>) -> Message {
-        Message { role, content: content.into(), tool_calls: None, name: None, reasoning: None, train: None }
+        Message {
+            role,
+            content: content.into(),
+            tool_calls: None,
+            tool_call_id: None,
+            name: None,
+            reasoning: None,
+            train: None,
+        }
     }
 }
 

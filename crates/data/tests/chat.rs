@@ -352,6 +352,18 @@ fn calls_and_tools_are_never_lost_silently() {
 }
 
 #[test]
+fn templates_see_which_call_a_tool_answers() {
+    let call = json!([{"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {}}}]);
+    let mut conversation = chat(&[(User, "q"), (Assistant, ""), (Tool, "r"), (Assistant, "a")]);
+    conversation.messages[1].tool_calls = Some(call);
+    conversation.messages[2].tool_call_id = Some("abcdefghi".to_owned());
+    let source =
+        "{% for m in messages %}{{ m.role }}:{{ m.tool_calls[0].id if m.tool_calls }}{{ m.tool_call_id }} {% endfor %}";
+    let rendered = encoder(text(source)).render(&conversation, false).unwrap();
+    assert_eq!(rendered, "user: assistant:abcdefghi tool:abcdefghi assistant: ");
+}
+
+#[test]
 fn too_long_samples_are_dropped_or_cut_at_turns_and_never_look_whole() {
     let dir = model(&config());
     let conversation = chat(&[

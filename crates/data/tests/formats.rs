@@ -147,6 +147,8 @@ fn openai_messages_have_parts_calls_names_and_weights() {
     let message = |i: usize| &conversation.messages[i];
     assert_eq!((message(1).name.as_deref(), message(3).name.as_deref()), (Some("Ann"), Some("f")));
     assert_eq!((message(1).train, message(2).train, message(5).train), (None, Some(false), Some(true)));
+    let ids: Vec<_> = conversation.messages.iter().map(|message| message.tool_call_id.as_deref()).collect();
+    assert_eq!(ids, [None, None, None, Some("1"), Some("2"), None]);
     assert_eq!((message(5).reasoning.as_deref(), &message(5).tool_calls), (Some("hm"), &None));
     let calls = message(2).tool_calls.as_ref().unwrap();
     assert_eq!(calls[0]["function"]["arguments"], json!({"x": 1}));

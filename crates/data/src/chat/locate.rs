@@ -29,6 +29,7 @@ pub(super) fn message_value(message: &Message, content: &str) -> Value {
         vec![("role", Value::from(message.role.name())), ("content", Value::from(content))];
     let mut add = |name, value: Option<Value>| pairs.extend(value.map(|value| (name, value)));
     add("name", message.name.as_deref().map(Value::from));
+    add("tool_call_id", message.tool_call_id.as_deref().map(Value::from));
     add("reasoning_content", message.reasoning.as_deref().map(Value::from));
     add("thinking", message.reasoning.as_deref().map(Value::from));
     let calls = message.tool_calls.as_ref().filter(|calls| !calls.is_null());

@@ -87,7 +87,8 @@ fn message(value: Value, tags: &Tags) -> Result<Message, Fault> {
     }
     let train = train(&object)?;
     let name = fields::optional_text(&mut object, Some("name"))?;
-    Ok(Message { role, content, tool_calls, name, reasoning, train })
+    let tool_call_id = fields::optional_text(&mut object, Some("tool_call_id"))?;
+    Ok(Message { role, content, tool_calls, tool_call_id, name, reasoning, train })
 }
 
 /// A string, or a list of parts that are all text. None: null or absent.
