@@ -1,6 +1,6 @@
 //! Calls of cargo. The last call of a command replaces xtask, so that signals, exit code and terminal are the program's own.
 
-use crate::{json, kernels};
+use crate::{gpu, json};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -34,12 +34,12 @@ pub fn target_folder(root: &Path) -> Result<PathBuf, String> {
 }
 
 /// Builds megatrain in release, with cargo's progress to be seen, and becomes `megatrain SUBCOMMAND ARGS`. Where there is
-/// an NVIDIA driver, the kernels are compiled first, unless the arguments say that no GPU is wanted.
+/// an NVIDIA driver, kernels and cuBLASLt are provided first, unless the arguments say that no GPU is wanted.
 ///
 /// The working directory stays the caller's, since paths among the arguments count from there.
 pub fn megatrain(root: &Path, subcommand: &str, args: Vec<OsString>) -> Result<(), String> {
     if may_use_a_gpu(&args) {
-        kernels::ensure(root);
+        gpu::ensure(root);
     }
     let mut command = cargo("run");
     command.args(["--release", "--package", "megatrain-trainer", "--bin", "megatrain", "--manifest-path"]);

@@ -4,8 +4,11 @@
 
 mod bundle;
 mod cargo;
+mod gpu;
 mod json;
 mod kernels;
+mod lock;
+mod pip;
 mod tidy;
 mod validate;
 
@@ -55,7 +58,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "bundle",
-        arguments: "[--out DIR]",
+        arguments: "[--out DIR] [--with-cublas]",
         help: "a folder with program, kernels and GPU tests, to run where there is no cargo",
         run: bundle::run,
     },
@@ -64,7 +67,7 @@ const COMMANDS: &[Command] = &[
         arguments: "[ARGS OF cargo test]",
         help: "run every test of the workspace",
         run: |root, args| {
-            kernels::ensure(root);
+            gpu::ensure(root);
             cargo::replace(cargo::at(root, "test").arg("--workspace").args(args))
         },
     },

@@ -2,6 +2,7 @@
 
 use crate::CudaError;
 use crate::library::Library;
+use crate::places;
 use cudarc::driver::sys::CUstream;
 use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
@@ -136,33 +137,34 @@ impl std::fmt::Debug for Functions {
     }
 }
 
-/// Opens cuBLASLt: the file that MEGATRAIN_CUBLASLT names, or version 13 from the system's loader, from CUDA_HOME, from
-/// /usr/local/cuda, or from a folder `lib` beside the program.
+/// Opens the file that MEGATRAIN_CUBLASLT names, or else the first that can be opened of those in [`places`].
 ///
 /// # Errors
 /// [`CudaError::NoCublasLt`].
 fn load() -> Result<Functions, CudaError> {
+    let program = std::env::current_exe().unwrap_or_default();
+    load_from(places::named(|name| std::env::var_os(name)), places::places(|name| std::env::var_os(name), &program))
+}
+
+fn load_from(named: Option<PathBuf>, places: Vec<PathBuf>) -> Result<Functions, CudaError> {
+    let open = |path: &Path| Library::open(path).and_then(|library| Functions::find(&library));
+    if let Some(file) = named {
+        return open(&file).map_err(|reason| CudaError::NoCublasLt {
+            reason: format!("{} names {}: {reason}", places::VARIABLE, file.display()),
+        });
+    }
     let mut reasons = Vec::new();
-    for path in candidates() {
-        match Library::open(&path).and_then(|library| Functions::find(&library)) {
+    for path in &places {
+        match open(path) {
             Ok(functions) => return Ok(functions),
+            // That there is no such file is no news; that one does not open is.
+            Err(reason) if reason.starts_with(&*path.to_string_lossy()) && reason.contains("No such file") => {}
             Err(reason) => reasons.push(reason),
         }
     }
+    let places: Vec<String> = places.iter().map(|path| path.display().to_string()).collect();
+    reasons.push(format!("looked for {}", places.join(", ")));
     Err(CudaError::NoCublasLt { reason: reasons.join("; ") })
-}
-
-fn candidates() -> Vec<PathBuf> {
-    const FILE: &str = "libcublasLt.so.13";
-    if let Some(file) = std::env::var_os("MEGATRAIN_CUBLASLT") {
-        return vec![file.into()];
-    }
-    let mut paths = vec![PathBuf::from(FILE)];
-    paths.extend(std::env::var_os("CUDA_HOME").map(|home| Path::new(&home).join("lib64").join(FILE)));
-    paths.push(Path::new("/usr/local/cuda/lib64").join(FILE));
-    let program = std::env::current_exe().unwrap_or_default();
-    paths.extend(program.parent().map(|folder| folder.join("lib").join(FILE)));
-    paths
 }
 
 /// The library, started on the GPU whose context was current.
@@ -252,6 +254,25 @@ mod tests {
                 println!("skipped: {text}");
             }
         }
+    }
+
+    #[test]
+    fn a_missing_library_is_an_error_that_says_where_it_was_looked_for_and_what_to_do() {
+        let text = load_from(None, vec!["no/such/folder/lib.so".into()]).map(drop).unwrap_err().to_string();
+        for part in ["looked for no/such/folder/lib.so", "cargo xtask train", "pip install", "MEGATRAIN_CUBLASLT"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_open_is_passed_over_and_told() {
+        let broken = std::env::temp_dir().join(format!("megatrain-cublaslt-{}", std::process::id()));
+        std::fs::write(&broken, "no library").unwrap();
+        let text = load_from(None, vec![broken.clone(), "no/such.so".into()]).map(drop).unwrap_err().to_string();
+        assert!(text.contains(&format!("{}: ", broken.display())) && text.contains("no/such.so"), "{text}");
+        let text = load_from(Some(broken.clone()), vec!["no/such.so".into()]).map(drop).unwrap_err().to_string();
+        assert!(text.contains("MEGATRAIN_CUBLASLT names") && !text.contains("no/such.so"), "{text}");
+        std::fs::remove_file(&broken).unwrap();
     }
 
     #[test]

@@ -63,8 +63,9 @@ pub enum CudaError {
     },
     /// cuBLASLt cannot be opened.
     #[error(
-        "cuBLASLt, which matrix products need, cannot be opened ({reason}); install CUDA 13's libraries, or name the file \
-         in MEGATRAIN_CUBLASLT"
+        "cuBLASLt of CUDA 13, which matrix products need, cannot be opened ({reason}); `cargo xtask train` installs it \
+         where there is none; where there is no cargo, `pip install nvidia-cublas==13.*` in an active Python environment \
+         or install the CUDA toolkit; MEGATRAIN_CUBLASLT may name the file"
     )]
     NoCublasLt {
         /// What was tried and what the system's loader says.

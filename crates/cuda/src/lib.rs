@@ -15,6 +15,7 @@ mod library;
 mod memory;
 mod modules;
 mod pin;
+mod places;
 mod probe;
 mod runner;
 mod stream;

@@ -1,6 +1,6 @@
 //! `cargo xtask bundle`: a folder that runs elsewhere without cargo: program, kernels, the tests that know a device.
 
-use crate::{cargo, json, kernels};
+use crate::{cargo, gpu, json, kernels};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,18 +11,18 @@ const TESTED: [&str; 2] = ["megatrain-cuda", "megatrain-tests"];
 const SCRIPT: &str = "run.sh";
 const TEXTS: [&str; 2] = [SCRIPT, "README.txt"];
 
-/// The command; `args` may hold `--out DIR`, otherwise it is `bundle` where cargo builds.
+/// The command; `args` may hold `--out DIR`, otherwise it is `bundle` where cargo builds, and `--with-cublas`, which puts
+/// cuBLASLt into the bundle, for machines that have neither a CUDA toolkit nor PyTorch.
 ///
 /// # Errors
 /// What went wrong, for a person: something does not build, or the folder holds something else.
 pub fn run(root: &Path, args: Vec<OsString>) -> Result<(), String> {
-    let out = match args.as_slice() {
-        [] => cargo::target_folder(root)?.join("bundle"),
-        [flag, folder] if flag == "--out" => PathBuf::from(folder),
-        _ => return Err("bundle takes --out DIR only".into()),
-    };
+    let Options { out, with_cublas } = Options::parse(args)?;
+    let target = cargo::target_folder(root)?;
+    let out = out.unwrap_or_else(|| target.join("bundle"));
     refuse_other_folders(&out)?;
     let kernels = kernels::compile(root)?;
+    let cublas = if with_cublas { gpu::cublas::install(&target)?.to_vec() } else { Vec::new() };
     let program = build(root, &["build", "--package", "megatrain-trainer", "--bin", "megatrain"])?;
     let packages = TESTED.iter().flat_map(|package| ["--package", package]);
     let tests = build(root, &["test", "--no-run", "--tests"].into_iter().chain(packages).collect::<Vec<_>>())?;
@@ -39,12 +39,36 @@ pub fn run(root: &Path, args: Vec<OsString>) -> Result<(), String> {
     for file in kernels.files() {
         copy(&file, &out.join("kernels").join(file.file_name().unwrap_or_default()))?;
     }
+    for file in cublas {
+        copy(&file, &out.join("lib").join(file.file_name().unwrap_or_default()))?;
+    }
     copy_folder(&root.join("tests/golden"), &out.join("golden"))?;
     for text in TEXTS {
         copy(&root.join("xtask/src/bundle").join(text), &out.join(text))?;
     }
     println!("{:.1} MB in {}", bytes_of(&out)? as f64 / 1e6, out.display());
     Ok(())
+}
+
+#[derive(Default, PartialEq, Debug)]
+struct Options {
+    out: Option<PathBuf>,
+    with_cublas: bool,
+}
+
+impl Options {
+    fn parse(args: Vec<OsString>) -> Result<Options, String> {
+        let mut options = Options::default();
+        let mut args = args.into_iter();
+        while let Some(arg) = args.next() {
+            match arg.to_str() {
+                Some("--out") => options.out = Some(args.next().ok_or("--out needs a folder")?.into()),
+                Some("--with-cublas") => options.with_cublas = true,
+                _ => return Err(format!("bundle takes --out DIR and --with-cublas, got `{}`", arg.to_string_lossy())),
+            }
+        }
+        Ok(options)
+    }
 }
 
 fn refuse_other_folders(out: &Path) -> Result<(), String> {
@@ -141,6 +165,17 @@ mod tests {
         assert_eq!(parse(&message("lib", "megatrain_cuda", r#""/t/m-1""#)).unwrap().name, "cuda-unit");
         assert_eq!(parse(&message("lib", "megatrain_cuda", "null")), None);
         assert_eq!(parse(r#"{"reason":"build-finished","success":true}"#), None);
+    }
+
+    #[test]
+    fn options_come_in_any_order_and_others_are_refused() {
+        let parse = |text: &str| Options::parse(text.split_whitespace().map(Into::into).collect());
+        assert_eq!(parse(""), Ok(Options::default()));
+        let both = Options { out: Some("x".into()), with_cublas: true };
+        assert_eq!(parse("--out x --with-cublas").unwrap(), both);
+        assert_eq!(parse("--with-cublas --out x").unwrap(), both);
+        assert!(parse("--out").unwrap_err().contains("needs a folder"));
+        assert!(parse("--cublas").unwrap_err().contains("`--cublas`"));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Finds nvcc, or installs one from Python packages.
 
+use crate::pip::Packages;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// The oldest nvcc, as major and minor version: a driver has to be this new as well.
 const OLDEST: (u32, u32) = (13, 0);
@@ -10,7 +11,7 @@ const PACKAGES: [&str; 5] =
     ["nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-cuda-runtime", "nvidia-cuda-cccl", "nvidia-nvvm"];
 const PACKAGE_VERSION: &str = "13.0.*";
 /// What to do where there are no Python packages to be had.
-const OTHERWISE: &str = "or install the CUDA toolkit, 13.0 or newer, and set CUDA_HOME to its folder";
+const OTHERWISE: &str = "install the CUDA toolkit, 13.0 or newer, and set CUDA_HOME to its folder";
 
 /// An nvcc.
 pub struct Compiler {
@@ -63,38 +64,12 @@ fn is_new_enough(release: &str) -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= OLDEST
 }
 
-/// Installs the packages into `target/cuda`; pip's progress goes to stderr, since stdout is the command's own.
+/// Installs the packages into `target/cuda`.
 fn install(target: &Path) -> Result<(), String> {
-    let has_pip = Command::new("python3").args(["-m", "pip", "--version"]).output();
-    let missing = match has_pip {
-        Err(_) => Some("there is no python3"),
-        Ok(output) if !output.status.success() => Some("python3 has no pip"),
-        Ok(_) => None,
-    };
-    if let Some(missing) = missing {
-        return Err(format!(
-            "no CUDA compiler, and {missing} to install one with: install python3 and its pip (Debian and Ubuntu: \
-             python3-pip), {OTHERWISE}"
-        ));
-    }
     eprintln!("no nvcc {}.{} or newer: installing {PACKAGE_VERSION} from Python packages", OLDEST.0, OLDEST.1);
-    let (partial, whole) = (target.join("cuda.partial"), target.join("cuda"));
-    let fail = |e: std::io::Error| format!("cannot replace {}: {e}", whole.display());
-    for folder in [&partial, &whole].into_iter().filter(|folder| folder.exists()) {
-        std::fs::remove_dir_all(folder).map_err(fail)?;
-    }
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "install", "--no-compile", "--retries", "2", "--target"]).arg(&partial);
-    pip.args(PACKAGES.map(|name| format!("{name}=={PACKAGE_VERSION}")));
-    pip.envs([("PIP_DISABLE_PIP_VERSION_CHECK", "1"), ("PIP_ROOT_USER_ACTION", "ignore"), ("PIP_USER", "0")]);
-    let status = pip.stdout(Stdio::from(std::io::stderr())).status();
-    if !status.map_err(|e| format!("cannot start python3: {e}"))?.success() {
-        return Err(format!(
-            "python3 -m pip could not install a CUDA compiler, for the reason above; it needs the Python package index, \
-             which PIP_INDEX_URL may name: try again with a network, {OTHERWISE}"
-        ));
-    }
-    std::fs::rename(&partial, &whole).map_err(fail)
+    let requirements = PACKAGES.map(|name| format!("{name}=={PACKAGE_VERSION}"));
+    Packages { what: "a CUDA compiler", requirements: &requirements, otherwise: OTHERWISE }
+        .install(&target.join("cuda"), |_| Ok(()))
 }
 
 #[cfg(test)]

@@ -5,18 +5,17 @@
 //! `// spills: KERNEL N`, N the most bytes allowed; commands that only want to run do not mind.
 
 mod compiler;
-mod driver;
 mod job;
 mod sources;
 mod usage;
 
 use crate::cargo;
+use crate::lock::lock;
 use compiler::Compiler;
 use job::{Job, TARGETS, binary_name};
 use sources::Source;
 use std::cmp::Reverse;
 use std::ffi::OsString;
-use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,20 +58,16 @@ pub fn compile(root: &Path) -> Result<Kernels, String> {
     Ok(kernels)
 }
 
-/// Makes sure that there are kernels where there is an NVIDIA driver; elsewhere does nothing. What fails is said and not
-/// fatal: it is megatrain that decides where to compute. MEGATRAIN_KERNELS names kernels that are not ours to compile.
-pub fn ensure(root: &Path) {
-    let elsewhere = std::env::var_os("MEGATRAIN_KERNELS").is_some_and(|folder| !folder.is_empty());
-    if elsewhere || !driver::is_there(Path::new("/")) {
-        return;
+/// Makes sure that there are kernels of these sources. MEGATRAIN_KERNELS names kernels that are not ours to compile.
+///
+/// # Errors
+/// As [`run`], but for spills.
+pub fn ensure(root: &Path) -> Result<(), String> {
+    if std::env::var_os("MEGATRAIN_KERNELS").is_some_and(|folder| !folder.is_empty()) {
+        return Ok(());
     }
-    let compile = |kernels: Kernels| if kernels.are_current() { Ok(()) } else { kernels.compile(false).map(drop) };
-    if let Err(reason) = Kernels::open(root).and_then(compile) {
-        eprintln!(
-            "warning: this machine has an NVIDIA driver, but the CUDA kernels could not be compiled: {reason}\n\
-             warning: without them no GPU is used; `cargo xtask kernels` tries again"
-        );
-    }
+    let kernels = Kernels::open(root)?;
+    if kernels.are_current() { Ok(()) } else { kernels.compile(false).map(drop) }
 }
 
 /// The sources and where their binaries go.
@@ -119,7 +114,7 @@ impl Kernels {
     /// Compiles what is out of date, or everything, on all cores, the largest sources first.
     fn compile(&self, force: bool) -> Result<Vec<Job<'_>>, String> {
         std::fs::create_dir_all(&self.folder).map_err(|e| format!("cannot create {}: {e}", self.folder.display()))?;
-        let _lock = lock(&self.folder.join("lock"))?;
+        let _lock = lock(&self.folder.join("lock"), "compiles kernels")?;
         let compiler = Compiler::find(&self.target)?;
         let version = compiler.version.as_str();
         let jobs: Vec<Job> = self
@@ -165,21 +160,6 @@ fn compile_all(jobs: &[&Job], compiler: &Compiler) -> Result<(), String> {
 fn refuse_spills(jobs: &[Job]) -> Result<(), String> {
     let found: Vec<String> = jobs.iter().flat_map(Job::undeclared_spills).collect();
     if found.is_empty() { Ok(()) } else { Err(found.join("\n")) }
-}
-
-/// Held by the one process that compiles into a folder.
-fn lock(path: &Path) -> Result<File, String> {
-    let fail = |e: std::io::Error| format!("cannot lock {}: {e}", path.display());
-    let file = File::create(path).map_err(fail)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            eprintln!("waiting for another command that compiles kernels");
-            file.lock().map_err(fail)?;
-        }
-        Err(TryLockError::Error(error)) => return Err(fail(error)),
-    }
-    Ok(file)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
@@ -251,15 +231,5 @@ mod tests {
             assert_eq!(checked.is_ok(), passes, "{text}: {checked:?}");
         }
         std::fs::remove_dir_all(&kernels.target).unwrap();
-    }
-
-    #[test]
-    fn one_process_at_a_time_compiles() {
-        let path = std::env::temp_dir().join(format!("xtask-lock-{}", std::process::id()));
-        let held = lock(&path).unwrap();
-        assert!(matches!(File::create(&path).unwrap().try_lock(), Err(TryLockError::WouldBlock)));
-        drop(held);
-        drop(lock(&path).unwrap());
-        std::fs::remove_file(&path).unwrap();
     }
 }
