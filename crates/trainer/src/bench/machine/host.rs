@@ -23,7 +23,8 @@ pub struct Tasks {
     pub model: Arc<Model>,
     /// Bytes of all operands.
     pub bytes: u64,
-    /// What must not be random: second moments, for they are not negative, and cells.
+    /// What must not be random: moments, for a first moment without a second makes weights infinite where a gradient is zero;
+    /// and cells.
     pub zeros: Vec<Span>,
     tokens: Tensor,
     rows: Tensor,
@@ -65,7 +66,7 @@ impl Tasks {
         ];
         Ok(Tasks {
             bytes: at.end_bytes,
-            zeros: vec![v.span, parts.span, part.span, verdict.span],
+            zeros: vec![m.span, v.span, parts.span, part.span, verdict.span],
             vocab: config.vocab,
             model: Arc::new(model),
             tokens,
