@@ -247,6 +247,19 @@ fn marks_and_prefixes_find_the_same() {
     both(&conversation, TrainOn::Assistant, "b<|im_end|>\n|d<|im_end|>\n|e<|im_end|>\n");
     both(&conversation, TrainOn::LastAssistant, "e<|im_end|>\n");
     both(&conversation, TrainOn::Everything, whole);
+    // Cut at the same places.
+    let length = encoder(text(CHATML)).encode(&conversation).unwrap().tokens.len();
+    for max in 1..=length {
+        for too_long in [TooLong::Drop, TooLong::CutLeft, TooLong::CutRight] {
+            let cut = |source: &str| {
+                let options = ChatOptions { max_tokens: Some(max), too_long, ..text(source) };
+                let encoded = encoder(options).encode(&conversation);
+                assert!(encoded.as_ref().is_ok_and(|e| e.tokens.len() <= max) || encoded.is_err());
+                encoded
+            };
+            assert_eq!(cut(CHATML), cut(marked), "{max}, {too_long:?}");
+        }
+    }
     // Messages that say it themselves.
     conversation.messages[4].train = Some(false);
     conversation.messages[1].train = Some(true);

@@ -130,6 +130,11 @@ impl ChatEncoder {
         ChatEncoder::new(Arc::new(tokenizer), &ChatFiles::read(model_dir)?, options)
     }
 
+    /// The tokenizer that it encodes with.
+    pub fn tokenizer(&self) -> &dyn TextTokenizer {
+        &*self.tokenizer
+    }
+
     /// What a person should know about the template before training.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
