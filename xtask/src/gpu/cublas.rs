@@ -9,8 +9,7 @@ use places::FILE;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The version with which products were measured on an H200. It depends on no other package, and works with every driver
-/// of CUDA 13.
+/// Works with every driver of CUDA 13 (NVIDIA's minor version compatibility), and depends on no other package.
 const VERSION: &str = "13.1.0.3";
 const LICENSE: &str = "libcublasLt.LICENSE.txt";
 
