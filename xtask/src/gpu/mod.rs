@@ -6,10 +6,11 @@ mod driver;
 use crate::{cargo, kernels};
 use std::path::Path;
 
-/// Where there is an NVIDIA driver, makes sure that there are kernels and cuBLASLt; elsewhere does nothing. What fails is
+/// Where there is an NVIDIA driver that is not too old, makes sure that there are kernels and cuBLASLt; elsewhere does nothing. What fails is
 /// said and not fatal: it is megatrain that decides where to compute.
 pub fn ensure(root: &Path) {
-    if !driver::is_there(Path::new("/")) {
+    let machine = Path::new("/");
+    if !driver::is_there(machine) || driver::is_too_old(machine) {
         return;
     }
     if let Err(reason) = kernels::ensure(root) {
