@@ -24,7 +24,7 @@ pub struct Tasks {
     /// Bytes of all operands.
     pub bytes: u64,
     /// What must not be random: moments, for a first moment without a second makes weights infinite where a gradient is zero;
-    /// and cells.
+    /// lower halves, which do not go with any upper half; and cells.
     pub zeros: Vec<Span>,
     tokens: Tensor,
     rows: Tensor,
@@ -66,7 +66,7 @@ impl Tasks {
         ];
         Ok(Tasks {
             bytes: at.end_bytes,
-            zeros: vec![m.span, v.span, parts.span, part.span, verdict.span],
+            zeros: vec![low.span, m.span, v.span, parts.span, part.span, verdict.span],
             vocab: config.vocab,
             model: Arc::new(model),
             tokens,
