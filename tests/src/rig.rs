@@ -83,8 +83,17 @@ impl Rig {
     pub fn new(source: &Source, settings: Settings, executor: ExecutorOptions) -> Rig {
         match std::env::var("MEGATRAIN_TEST_DEVICE").as_deref() {
             Ok("cuda") => Rig::on_gpu(source, settings, stream_options(&executor)),
-            _ => Rig::start(source, settings, Placement::default(), |memory| memory.start(executor)),
+            _ => Rig::on_cpu(source, settings, executor),
         }
+    }
+
+    /// On the CPU executor.
+    ///
+    /// # Panics
+    /// If anything fails.
+    pub fn on_cpu(source: &Source, settings: Settings, executor: ExecutorOptions) -> Rig {
+        let placement = Placement { threads: executor.threads, ..Placement::default() };
+        Rig::start(source, settings, placement, |memory| memory.start(executor))
     }
 
     /// On the first GPU.

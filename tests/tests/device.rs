@@ -45,7 +45,7 @@ fn train(rig: &Rig, source: &Source) -> Outcome {
 
 fn on_cpu(source: &Source, settings: &Settings) -> Outcome {
     let executor = ExecutorOptions { mode: Mode::Inline, threads: 1, ..ExecutorOptions::default() };
-    train(&Rig::new(source, settings.clone(), executor), source)
+    train(&Rig::on_cpu(source, settings.clone(), executor), source)
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_late_lane_changes_no_bit() {
     let source = source();
     let (name, settings) = settings().swap_remove(3);
     let reference = on_cpu(&source, &settings);
-    let lanes = Rig::new(&source, settings.clone(), ExecutorOptions::default()).plan().contract().lanes.len();
+    let lanes = Rig::on_cpu(&source, settings.clone(), ExecutorOptions::default()).plan().contract().lanes.len();
     for late in 0..lanes as u16 {
         let delay = Delay::new(move |lane| Duration::from_micros(if lane == LaneId(late) { 300 } else { 0 }));
         let options = StreamOptions { threads: 1, poison: true, delay: Some(delay), ..StreamOptions::default() };
@@ -166,7 +166,7 @@ fn many_steps_in_a_row_stay_right() {
     let settings = Settings::new(DType::F32, 8, 1);
     let steps = random_steps(&[1; 60], 8, source.model.config.vocab, 4);
     let cpu = ExecutorOptions { mode: Mode::Inline, threads: 1, ..ExecutorOptions::default() };
-    let reference = Rig::new(&source, settings.clone(), cpu).train(&steps, Optim::lr(1e-2));
+    let reference = Rig::on_cpu(&source, settings.clone(), cpu).train(&steps, Optim::lr(1e-2));
     let options = StreamOptions { threads: 1, ..StreamOptions::default() };
     let rig = Rig::on_backend(&source, settings, FakeGpu::new(9, 30), options);
     assert_eq!(rig.train(&steps, Optim::lr(1e-2)).difference(&reference), None);

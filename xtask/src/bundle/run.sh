@@ -9,6 +9,8 @@ tests() {
     # Without a GPU tests fail; MEGATRAIN_GPU_TESTS=optional leaves out what needs one.
     export MEGATRAIN_GPU_TESTS="${MEGATRAIN_GPU_TESTS-required}"
     export MEGATRAIN_GOLDEN="$here/golden"
+    # Whole-run tests take the CPU executor unless they are told.
+    if [ "$MEGATRAIN_GPU_TESTS" = required ]; then export MEGATRAIN_TEST_DEVICE="${MEGATRAIN_TEST_DEVICE-cuda}"; fi
     summary='' failed=0 matched=0
     for program in "$here"/tests/*; do
         name=$(basename "$program")
