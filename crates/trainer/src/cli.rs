@@ -3,7 +3,7 @@
 use crate::options::{Device, Dtype, TrainOptions, whole};
 use crate::setup::{self, Source, StepShape};
 use crate::target::Target;
-use crate::{bench, check, demo, generate, say, session, simulation, train};
+use crate::{bench, check, demo, generate, report, say, session, simulation, train};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -24,6 +24,8 @@ enum Command {
     Generate(GenerateCommand),
     /// Show what a training run would allocate, and how long a step would take.
     Plan(PlanCommand),
+    /// Show a run's report in a browser on this machine while it trains.
+    Watch(WatchCommand),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
@@ -48,6 +50,16 @@ struct PlanCommand {
     /// JSON file with the figures of another machine to simulate [default: this one, measured].
     #[arg(long, value_name = "FILE.json")]
     profile: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct WatchCommand {
+    /// Folder that `megatrain train --out` writes to.
+    #[arg(value_name = "OUT", default_value = "out")]
+    out: PathBuf,
+    /// Port on this machine; 0 for any that is free.
+    #[arg(long, value_name = "N", default_value_t = report::watch::DEFAULT_PORT)]
+    port: u16,
 }
 
 #[derive(Args)]
@@ -114,6 +126,11 @@ pub fn run(cli: Cli) -> Result<()> {
         }
         Command::Generate(command) => run_generate(&command),
         Command::Plan(command) => run_plan(&command),
+        Command::Watch(command) => {
+            let server = report::watch::Server::bind(&command.out, command.port)?;
+            tell!("{} is shown at {} until Ctrl-C", command.out.display(), server.url()?);
+            server.serve()
+        }
         Command::Bench(command) => bench::run(&command),
     }
 }

@@ -16,6 +16,7 @@ pub mod metrics;
 pub mod normal;
 pub mod options;
 pub mod progress;
+pub mod report;
 pub mod session;
 pub mod setup;
 pub mod simulation;

@@ -1,4 +1,4 @@
-//! `metrics.jsonl`: a line a step.
+//! `metrics.jsonl`: a line a step (it has `loss`), an evaluation (`eval_loss`), a sample (`sample`).
 
 use anyhow::{Context, Result};
 use serde::{Serialize, Serializer};
@@ -34,6 +34,37 @@ pub struct StepMetrics {
     pub skipped: Option<String>,
 }
 
+/// An evaluation on held-out data.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct EvalMetrics {
+    /// Steps done before it; 0 before training.
+    pub step: u64,
+    /// Mean loss of all targets, in nats.
+    #[serde(serialize_with = "number")]
+    pub eval_loss: f64,
+    /// `exp(eval_loss)`.
+    #[serde(serialize_with = "number")]
+    pub perplexity: f64,
+}
+
+impl EvalMetrics {
+    /// From the mean loss.
+    pub fn new(step: u64, eval_loss: f64) -> Self {
+        EvalMetrics { step, eval_loss, perplexity: eval_loss.exp() }
+    }
+}
+
+/// What the model wrote.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SampleMetrics {
+    /// Steps done before it.
+    pub step: u64,
+    /// What it was given.
+    pub prompt: String,
+    /// What it added.
+    pub sample: String,
+}
+
 /// JSON has no NaN: a figure that is none is written as text, never as a number that looks like one.
 fn number<S: Serializer>(x: &f64, s: S) -> Result<S::Ok, S::Error> {
     if x.is_finite() { s.serialize_f64(*x) } else { s.serialize_str(&x.to_string()) }
@@ -43,6 +74,7 @@ fn number<S: Serializer>(x: &f64, s: S) -> Result<S::Ok, S::Error> {
 pub struct MetricsFile {
     path: PathBuf,
     file: BufWriter<File>,
+    len_bytes: u64,
 }
 
 impl MetricsFile {
@@ -54,20 +86,27 @@ impl MetricsFile {
         std::fs::create_dir_all(dir).with_context(|| format!("making the output folder {}", dir.display()))?;
         let path = dir.join("metrics.jsonl");
         let file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
-        Ok(MetricsFile { path, file: BufWriter::new(file) })
+        Ok(MetricsFile { path, file: BufWriter::new(file), len_bytes: 0 })
     }
 
     /// Appends a line and hands it to the system at once, so that another program can follow the file.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn write(&mut self, metrics: &StepMetrics) -> Result<()> {
-        let write = |file: &mut BufWriter<File>| {
-            serde_json::to_writer(&mut *file, metrics)?;
-            file.write_all(b"\n")?;
-            file.flush()
+    pub fn write(&mut self, line: &impl Serialize) -> Result<()> {
+        let mut write = || {
+            let mut bytes = serde_json::to_vec(line)?;
+            bytes.push(b'\n');
+            self.file.write_all(&bytes)?;
+            self.len_bytes += bytes.len() as u64;
+            self.file.flush()
         };
-        write(&mut self.file).with_context(|| format!("writing {}", self.path.display()))
+        write().with_context(|| format!("writing {}", self.path.display()))
+    }
+
+    /// Bytes written so far.
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
     }
 }
 
@@ -92,5 +131,7 @@ mod tests {
         let line = serde_json::to_string(&metrics).unwrap();
         let want = r#"{"step":1,"loss":"NaN","grad_norm":"inf","lr":0.1,"tokens":3,"targets":2,"seconds":0.5,"tokens_per_s":6.0,"model_tflops":0.25,"skipped":"reason"}"#;
         assert_eq!(line, want);
+        let line = serde_json::to_string(&EvalMetrics::new(7, f64::NAN)).unwrap();
+        assert_eq!(line, r#"{"step":7,"eval_loss":"NaN","perplexity":"NaN"}"#);
     }
 }

@@ -130,7 +130,8 @@ pub fn executor(options: &TrainOptions) -> ExecutorOptions {
             ExecutorMode::Inline => Mode::Inline,
             ExecutorMode::Shuffle(seed) => Mode::Shuffle(seed),
         },
-        trace: options.trace.is_some(),
+        // Two readings of a clock for each command either way; the report shows them.
+        trace: true,
         threads: options.threads.unwrap_or(0),
         ..ExecutorOptions::default()
     }

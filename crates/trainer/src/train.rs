@@ -1,12 +1,12 @@
 //! The training run: data, plan, steps, evaluation, export.
 
-use crate::metrics::{MetricsFile, StepMetrics};
+use crate::metrics::StepMetrics;
 use crate::options::{Device, Schedule, TrainOptions};
+use crate::report::{DataFacts, Facts, Outcome, Recorder, Views, memory::peak_resident_bytes};
 use crate::session::{Placement, Run, Session, planned_bytes};
 use crate::setup::{self, Source, StepShape};
 use crate::target::Target;
 use crate::tasks::{OptimStep, StepResult, StepTasks};
-use crate::usage::Usage;
 use crate::{check, interrupt, weights};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -119,6 +119,8 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
             PackOptions { seq_len: shape.seq_len, seed, shuffle, pack_lines: kind == DataKind::Demonstration },
         )
     };
+    let held_out_documents = held_out.as_ref().map_or(0, |held: &Arc<Documents>| held.docs.len() as u64);
+    let data = DataFacts { held_out: held_out_documents, ..DataFacts::of(&documents) };
     let packer = pack(Arc::new(documents), !options.no_shuffle.unwrap_or(false))?;
     let held_out = held_out
         .map(|held| pack(held, false).context("in the part of the data that --held-out keeps apart"))
@@ -149,13 +151,18 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
     }
     say!("{}", setup::print_plan(&plan, placement, false));
     let planned_bytes = planned_bytes(&plan, placement);
+    let facts = Facts::new(options, &plan, placement, steps, data);
     let gpu = target.gpu().cloned();
     let gpu_free_bytes = gpu.as_ref().map(|gpu| gpu.memory_bytes()).transpose()?.map_or(0, |(free, _)| free);
     reset_memory_use();
     let memory = setup::load(source, plan, placement, seed)?;
     let session = target.start(memory, options)?;
     // Only now: a run that fails to load keeps the figures of the one before.
-    let mut metrics = MetricsFile::create(&out)?;
+    let views = match kind {
+        DataKind::Benchmark { .. } => Views::MetricsOnly,
+        DataKind::Files | DataKind::Demonstration => Views::All,
+    };
+    let mut recorder = Recorder::begin(&out, facts, views)?;
 
     let mut trainer = Trainer {
         session: &session,
@@ -173,11 +180,13 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
     let before = evaluate(&mut trainer)?;
     if let Some(loss) = before {
         say!("held-out loss before training: {loss:.4}");
+        recorder.evaluation(0, loss)?;
     }
     interrupt::install()?;
-    let (mut summary, timeline) = trainer.steps(&mut batches, steps, schedule, peak_lr, &mut metrics)?;
+    let mut summary = trainer.steps(&mut batches, steps, schedule, peak_lr, &mut recorder)?;
     if let (Some(before), Some(after)) = (before, evaluate(&mut trainer)?) {
         say!("held-out loss after training: {after:.4} (before: {before:.4})");
+        recorder.evaluation(summary.steps, after)?;
         summary.held_out = Some((before, after));
     }
 
@@ -187,10 +196,11 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
         let plan = session.plan();
         let heap = plan.regions()[plan.device_region().0 as usize].len_bytes;
         let used = gpu_free_bytes.saturating_sub(free);
+        recorder.device_used(used);
         say!("         {} of the GPU, {} of it planned as device heap", fmt_bytes(used), fmt_bytes(heap));
     }
-    if let (Some(trace), Some(timeline)) = (trace, timeline) {
-        trace.write(&timeline)?;
+    if let (Some(trace), Some(timeline)) = (trace, recorder.timeline()) {
+        trace.write(timeline)?;
     }
     if matches!(kind, DataKind::Benchmark { .. }) {
         return Ok(summary);
@@ -205,6 +215,9 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
         source.extras(),
     )?;
     say!("model    saved to {}", summary.model_dir.display());
+    if recorder.finish(if summary.interrupted { Outcome::Interrupted } else { Outcome::Finished }) {
+        say!("report   {}", out.join(crate::report::PAGE).display());
+    }
     Ok(summary)
 }
 
@@ -216,15 +229,12 @@ fn reset_memory_use() {
 
 /// The process's largest resident set beside the plan.
 fn memory_use(planned: u64) -> String {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let peak_kib =
-        status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
-    match peak_kib {
-        Some(kib) => format!(
+    match peak_resident_bytes() {
+        Some(bytes) => format!(
             "{} resident at the most, {} planned ({:+.1}%)",
-            fmt_bytes(kib << 10),
+            fmt_bytes(bytes),
             fmt_bytes(planned),
-            100.0 * ((kib << 10) as f64 / planned as f64 - 1.0)
+            100.0 * (bytes as f64 / planned as f64 - 1.0)
         ),
         None => format!("{} planned", fmt_bytes(planned)),
     }
@@ -294,14 +304,12 @@ impl Trainer<'_> {
         steps: u64,
         schedule: LrSchedule,
         peak_lr: f64,
-        metrics: &mut MetricsFile,
-    ) -> Result<(Summary, Option<Timeline>)> {
-        let mut log = StepLog::new(steps);
+        recorder: &mut Recorder,
+    ) -> Result<Summary> {
+        let mut log = StepLog::new(steps, recorder.limit_tflops());
         let mut summary = Summary::default();
         let (mut in_flight, mut skips) = (VecDeque::new(), 0);
         let (start, mut last_end, mut tokens) = (Instant::now(), Instant::now(), 0);
-        let mut timeline = None;
-        let mut usage = Usage::default();
         let mut issued = 0;
         loop {
             // Once the run is asked to end nothing is begun; what was begun is finished.
@@ -314,21 +322,19 @@ impl Trainer<'_> {
             let (line, report) = self.finish(oldest, &mut last_end)?;
             tokens += line.tokens;
             summary.steps += 1;
-            metrics.write(&line)?;
+            let computed = report.is_some();
+            recorder.step(&line, report)?;
             log.step(&line);
             if let Some(reason) = &line.skipped {
                 log.note(&format!("step {}: skipped, nothing was changed: {reason}", line.step));
                 summary.skipped += 1;
             }
             // A step without targets says nothing about the gradients.
-            let Some(report) = report else { continue };
-            // The first step also loads kernels and chooses algorithms.
-            if line.step > 1 {
-                usage.add(&report, line.seconds);
+            if !computed {
+                continue;
             }
             summary.first_loss.get_or_insert(line.loss);
             summary.last_loss = line.loss;
-            timeline = report.timeline;
             skips = if line.skipped.is_some() { skips + 1 } else { 0 };
             if skips == MAX_SKIPS {
                 bail!(
@@ -345,10 +351,10 @@ impl Trainer<'_> {
         log.finish();
         summary.program = self.programs.values().max_by_key(|program| program.commands.len()).cloned();
         if let Some(program) = &summary.program {
-            usage.say(program);
+            recorder.usage().say(program);
         }
         summary.tokens_per_s = tokens as f64 / start.elapsed().as_secs_f64();
-        Ok((summary, timeline))
+        Ok(summary)
     }
 
     /// Issues a step.
@@ -434,10 +440,11 @@ struct StepLog {
     steps: u64,
     smoothed: Option<f64>,
     last_line: Option<Instant>,
+    limit_tflops: Option<f64>,
 }
 
 impl StepLog {
-    fn new(steps: u64) -> Self {
+    fn new(steps: u64, limit_tflops: Option<f64>) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(4));
             let style = ProgressStyle::with_template("step {pos}/{len} [{bar:24}] {msg} eta {eta}");
@@ -445,7 +452,7 @@ impl StepLog {
             bar.enable_steady_tick(Duration::from_millis(500));
             bar
         });
-        StepLog { bar, steps, smoothed: None, last_line: None }
+        StepLog { bar, steps, smoothed: None, last_line: None, limit_tflops }
     }
 
     fn step(&mut self, line: &StepMetrics) {
@@ -454,8 +461,9 @@ impl StepLog {
             _ => line.loss,
         };
         self.smoothed = loss.is_finite().then_some(loss).or(self.smoothed);
+        let share = self.limit_tflops.map_or(String::new(), |limit| format!(" ({:.0}% of the limit)", 100.0 * line.model_tflops / limit));
         let text = format!(
-            "loss {:.4} (smoothed {loss:.4}) norm {:.3} lr {:.2e} {:.0} tokens/s {:.3} TFLOP/s",
+            "loss {:.4} (smoothed {loss:.4}) norm {:.3} lr {:.2e} {:.0} tokens/s {:.3} TFLOP/s{share}",
             line.loss, line.grad_norm, line.lr, line.tokens_per_s, line.model_tflops
         );
         match &self.bar {

@@ -21,6 +21,14 @@ impl Usage {
         self.busy_seconds.iter_mut().zip(&report.lane_busy_seconds).for_each(|(sum, busy)| *sum += busy);
     }
 
+    /// Each lane's share of the time since the first step that was added: 0 to 1; none before that.
+    pub fn shares(&self) -> Vec<f64> {
+        match self.seconds > 0.0 {
+            true => self.busy_seconds.iter().map(|busy| busy / self.seconds).collect(),
+            false => Vec::new(),
+        }
+    }
+
     /// A line for people; empty before anything was added. `program` is the step's.
     pub fn describe(&self, program: &Program) -> String {
         if self.steps == 0 || self.seconds <= 0.0 {
@@ -72,9 +80,11 @@ mod tests {
         let program = Plan::new(Model::new(&config), settings).unwrap().train(1).unwrap();
         let mut usage = Usage::default();
         assert_eq!(usage.describe(&program), "");
+        assert_eq!(usage.shares(), []);
         let report = RunReport { timeline: None, seconds: 9.0, lane_busy_seconds: vec![0.5, 1.5, 0.25, 1.0, 0.1] };
         usage.add(&report, 2.0);
         usage.add(&report, 2.0);
+        assert_eq!(usage.shares(), [0.25, 0.75, 0.125, 0.5, 0.05]);
         let text = usage.describe(&program);
         assert!(text.contains("h2d 25% (0.0 GB/s), compute 75%, d2h 12%"), "{text}");
         assert!(text.ends_with("update 50%, data 5%; most of the time goes to compute"), "{text}");

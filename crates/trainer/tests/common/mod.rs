@@ -141,10 +141,11 @@ impl Scene {
         self.command(line).output().unwrap()
     }
 
-    /// The lines of a run's `metrics.jsonl`, whose steps must be 1, 2, 3, ...
+    /// The steps in a run's `metrics.jsonl`, which must be 1, 2, 3, ...; not its evaluations.
     pub fn metrics(&self, out: &str) -> Vec<Value> {
         let text = String::from_utf8(self.read(&format!("{out}/metrics.jsonl"))).unwrap();
-        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let lines: Vec<Value> = lines.filter(|line| line.get("loss").is_some()).collect();
         let steps: Vec<_> = lines.iter().map(|line| line["step"].as_u64().unwrap()).collect();
         assert_eq!(steps, (1..=lines.len() as u64).collect::<Vec<_>>());
         lines

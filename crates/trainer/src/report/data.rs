@@ -1,0 +1,78 @@
+//! [`DataFacts`]: what a run trains on, counted.
+
+use megatrain_data::{Documents, Skips};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What a run trains on.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct DataFacts {
+    /// Names of the files, as given.
+    pub files: Vec<String>,
+    /// Documents that are trained on.
+    pub documents: u64,
+    /// Tokens in them.
+    pub tokens: u64,
+    /// Of these, what is learnt.
+    pub targets: u64,
+    /// Tokens in the longest document.
+    pub longest: u64,
+    /// Documents by length: how many have up to 2^i tokens and more than 2^(i-1), for each i from 0 on.
+    pub lengths: Vec<u64>,
+    /// Documents kept apart for evaluation.
+    pub held_out: u64,
+    /// Documents that were shortened.
+    pub truncated: u64,
+    /// Records left out, by kind of fault.
+    pub skipped: BTreeMap<String, u64>,
+}
+
+/// Files that are named one by one.
+const LISTED_FILES: usize = 20;
+
+impl DataFacts {
+    /// Counts documents.
+    pub fn of(documents: &Documents) -> Self {
+        let mut facts = DataFacts::default();
+        facts.files = documents.files.iter().take(LISTED_FILES).map(|path| path.display().to_string()).collect();
+        if documents.files.len() > LISTED_FILES {
+            facts.files.push(format!("and {} more", documents.files.len() - LISTED_FILES));
+        }
+        for doc in &documents.docs {
+            let tokens = doc.tokens.len();
+            facts.documents += 1;
+            facts.tokens += tokens as u64;
+            facts.targets += doc.targets(0, tokens);
+            facts.longest = facts.longest.max(tokens as u64);
+            let bin = tokens.max(1).next_power_of_two().ilog2() as usize;
+            facts.lengths.resize(facts.lengths.len().max(bin + 1), 0);
+            facts.lengths[bin] += 1;
+        }
+        facts
+    }
+
+    /// Adds what was left out while reading.
+    pub fn with_skips(mut self, skips: &Skips) -> Self {
+        for (kind, count) in &skips.totals {
+            *self.skipped.entry((*kind).to_owned()).or_default() += count;
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use megatrain_data::{Document, IGNORE};
+
+    #[test]
+    fn documents_are_counted_by_length() {
+        let mut documents = Documents::from_tokens(vec![vec![1], vec![1; 4], vec![1; 5]]);
+        let labels = Some(vec![IGNORE, IGNORE, 7]);
+        documents.docs.push(Document { tokens: vec![5, 6, 7], labels, file: 0, line: 9 });
+        let facts = DataFacts::of(&documents);
+        assert_eq!((facts.documents, facts.tokens, facts.targets, facts.longest), (4, 13, 8, 5));
+        assert_eq!(facts.lengths, [1, 0, 2, 1]);
+        assert_eq!(facts.files, ["(built in)"]);
+    }
+}
