@@ -13,7 +13,7 @@ use tempfile::TempDir;
 pub struct Run {
     /// What it came to, or why it ended.
     pub summary: anyhow::Result<Summary>,
-    /// `metrics.jsonl`, line by line.
+    /// The steps in `metrics.jsonl`, line by line.
     pub metrics: Vec<Value>,
     dir: TempDir,
 }
@@ -36,7 +36,8 @@ pub fn run(source: &Source, documents: Documents, change: impl FnOnce(&mut Train
     change(&mut options);
     let summary = train_on(&options, source, documents, DataKind::Files);
     let text = std::fs::read_to_string(dir.path().join("metrics.jsonl")).expect("metrics.jsonl");
-    let metrics = text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a JSON line"));
+    let metrics = lines.filter(|line| line.get("loss").is_some()).collect();
     Run { summary, metrics, dir }
 }
 

@@ -45,6 +45,12 @@ const COMMANDS: &[Command] = &[
         run: |root, args| cargo::megatrain(root, "plan", args),
     },
     Command {
+        name: "watch",
+        arguments: "[OUT] [--port N]",
+        help: "show a run in a browser on this machine while it trains",
+        run: |root, args| cargo::megatrain(root, "watch", args),
+    },
+    Command {
         name: "bench",
         arguments: "cpu|step|... [OPTIONS]",
         help: "measure this machine: `bench --help` lists the benchmarks",

@@ -461,7 +461,9 @@ impl StepLog {
             _ => line.loss,
         };
         self.smoothed = loss.is_finite().then_some(loss).or(self.smoothed);
-        let share = self.limit_tflops.map_or(String::new(), |limit| format!(" ({:.0}% of the limit)", 100.0 * line.model_tflops / limit));
+        let share = self
+            .limit_tflops
+            .map_or(String::new(), |limit| format!(" ({:.0}% of the limit)", 100.0 * line.model_tflops / limit));
         let text = format!(
             "loss {:.4} (smoothed {loss:.4}) norm {:.3} lr {:.2e} {:.0} tokens/s {:.3} TFLOP/s{share}",
             line.loss, line.grad_norm, line.lr, line.tokens_per_s, line.model_tflops

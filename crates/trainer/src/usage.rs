@@ -80,7 +80,7 @@ mod tests {
         let program = Plan::new(Model::new(&config), settings).unwrap().train(1).unwrap();
         let mut usage = Usage::default();
         assert_eq!(usage.describe(&program), "");
-        assert_eq!(usage.shares(), []);
+        assert!(usage.shares().is_empty());
         let report = RunReport { timeline: None, seconds: 9.0, lane_busy_seconds: vec![0.5, 1.5, 0.25, 1.0, 0.1] };
         usage.add(&report, 2.0);
         usage.add(&report, 2.0);

@@ -177,7 +177,7 @@ class Chart {
     }
 
     c.save();
-    c.beginPath(); c.rect(box.left, box.top - 4, box.right - box.left + 6, box.bottom - box.top + 5); c.clip();
+    c.beginPath(); c.rect(box.left - 4, box.top - 4, box.right - box.left + 9, box.bottom - box.top + 6); c.clip();
     if (this.limit) {
       c.strokeStyle = css("limit");
       c.setLineDash([5, 4]);

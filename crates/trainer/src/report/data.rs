@@ -33,8 +33,8 @@ const LISTED_FILES: usize = 20;
 impl DataFacts {
     /// Counts documents.
     pub fn of(documents: &Documents) -> Self {
-        let mut facts = DataFacts::default();
-        facts.files = documents.files.iter().take(LISTED_FILES).map(|path| path.display().to_string()).collect();
+        let files = documents.files.iter().take(LISTED_FILES).map(|path| path.display().to_string()).collect();
+        let mut facts = DataFacts { files, ..DataFacts::default() };
         if documents.files.len() > LISTED_FILES {
             facts.files.push(format!("and {} more", documents.files.len() - LISTED_FILES));
         }

@@ -48,10 +48,9 @@ impl MemoryFacts {
         let arena = arena_plan(plan, placement);
         let mut host: Vec<Group> = Kind::ALL
             .into_iter()
-            .map(|kind| Group {
-                name: kind.to_string(),
-                regions: arena.regions().iter().filter(|r| r.kind == kind).count(),
-                bytes: arena.memory_bytes(kind),
+            .map(|kind| {
+                let sizes = arena.regions().iter().filter(|r| r.kind == kind).map(|r| r.bytes);
+                Group { name: kind.to_string(), regions: sizes.clone().count(), bytes: sizes.sum() }
             })
             .filter(|group| group.bytes > 0)
             .collect();
@@ -92,7 +91,8 @@ fn device(plan: &Plan) -> Vec<Group> {
 /// The largest resident set of this process so far, where the system tells.
 pub fn peak_resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
+    let kib =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
     kib.map(|kib| kib << 10)
 }
 
@@ -112,7 +112,10 @@ mod tests {
             let facts = MemoryFacts::of(&plan, placement);
             let heap = plan.regions()[plan.device_region().0 as usize].len_bytes;
             assert_eq!(facts.device.iter().map(|g| g.bytes).sum::<u64>(), heap);
-            assert_eq!(facts.host.iter().map(|g| g.bytes).sum::<u64>(), crate::session::planned_bytes(&plan, placement));
+            assert_eq!(
+                facts.host.iter().map(|g| g.bytes).sum::<u64>(),
+                crate::session::planned_bytes(&plan, placement)
+            );
             assert!(facts.device.iter().all(|g| g.name != "other"), "{:?}", facts.device);
             let slots = facts.device.iter().find(|g| g.name == "weights: block slots").unwrap();
             assert_eq!(slots.regions, plan.slots());

@@ -52,10 +52,10 @@ function build() {
   parts.lr = new Chart(curves, "Learning rate", { zero: true });
   parts.tokens = new Chart(curves, "Tokens a second", { zero: true });
   parts.tflops = new Chart(curves, "Model TFLOP/s", { zero: true });
-  parts.skips = section(null, el("div"));
+  parts.skips = section(null, el("div", { class: "stack" }));
   const streams = section("Streams", el("div", { class: "pair" }));
   parts.streams = streams;
-  parts.lanes = el("div", { class: "card" });
+  parts.lanes = el("div", { class: "card wide" });
   streams.append(parts.lanes);
   parts.memory = section("Memory", el("div", { class: "pair" }));
   parts.data = section("Data", el("div", { class: "pair" }));
@@ -67,19 +67,19 @@ function build() {
 // What does not change while the run goes on, or only with the page.
 function facts() {
   const { memory, data: d, about, options, limit } = data.facts;
-  const groups = (title, list, used, apart) => {
+  const groups = (title, list, used, apart, all) => {
     const total = list.reduce((sum, group) => sum + group.bytes, 0);
     const most = Math.max(total, used || 0, 1);
     const rows = list.map((group) => [group.name, group.regions ? whole(group.regions) : "", bytes(group.bytes), { bar: group.bytes / most }]);
     rows.push({ total: true, cells: ["planned", whole(list.reduce((sum, group) => sum + group.regions, 0)), bytes(total), { bar: total / most }] });
     if (used !== null && used !== undefined) {
-      rows.push({ total: true, cells: [`used ${apart}`, "", bytes(used), { bar: used / most, class: used > total * 1.02 ? "more" : "used" }] });
+      rows.push({ total: true, cells: [`used ${apart}`, "", bytes(used), { bar: used / most, class: all && used > total * 1.02 ? "more" : "used" }] });
     }
     return el("div", { class: "card" }, table(title, ["group", "regions", "size", ""], rows, "bars"));
   };
   parts.memory.replaceChildren(
-    groups("Host memory", memory.host, memory.host_used_bytes, "(largest resident set)"),
-    groups(memory.device_is_apart ? "Device heap" : "Device heap, here a part of host memory", memory.device, memory.device_used_bytes, "(with driver and kernels)"));
+    groups("Host memory", memory.host, memory.host_used_bytes, "(largest resident set)", true),
+    groups(memory.device_is_apart ? "Device heap" : "Device heap, here a part of host memory", memory.device, memory.device_used_bytes, "(with driver and kernels)", false));
 
   const numbers = [["documents", whole(d.documents)], ["tokens", whole(d.tokens)],
     ["targets", `${whole(d.targets)} (${percent(d.targets / Math.max(d.tokens, 1))} of tokens)`], ["longest document", `${whole(d.longest)} tokens`]];
@@ -96,7 +96,7 @@ function facts() {
     el("div", { class: "card" }, table("What is trained on", null, numbers)),
     el("div", { class: "card" }, table("Documents by length", ["tokens", "documents", ""], lengths.slice(Math.max(begin, 0)), "bars")));
 
-  const told = Object.entries(options).map(([key, value]) => [key, typeof value === "string" ? value : JSON.stringify(value)]);
+  const told = Object.entries(options).map(([key, value]) => [key, Array.isArray(value) ? value.join(", ") : String(value)]);
   const known = limit ? [...about, ["Limit", `${figure(limit.tflops)} TFLOP/s (${limit.what})`]] : about;
   parts.run.replaceChildren(
     el("div", { class: "card" }, table("Model and machine", null, known)),
@@ -149,7 +149,7 @@ function figures() {
   ];
   if (evals.length) {
     const value = last(evals)[1];
-    tiles.push(tile("Held-out loss", figure(value), `perplexity ${figure(Math.exp(value))}` + (evals.length > 1 ? `, from ${figure(evals[0][1])}` : "")));
+    tiles.push(tile("Held-out loss", figure(value), `perplexity ${figure(Math.exp(value))}` + (evals.length > 1 ? `, was ${figure(Math.exp(evals[0][1]))}` : "")));
   }
   tiles.push(tile("Tokens a second", speed === null ? "–" : whole(speed), `${whole(h.tokens)} tokens so far`),
     tile("Model TFLOP/s", figure(flops), f.limit && flops ? `${percent(flops / f.limit.tflops)} of the limit, ${figure(f.limit.tflops)}` : "without recomputation"),

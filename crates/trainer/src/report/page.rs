@@ -15,7 +15,8 @@ pub fn html(data: &Value) -> String {
     let mut rest = TEMPLATE;
     // One pass from the left: a mark inside a piece stays what it is.
     for (mark, text) in pieces {
-        let (before, after) = rest.split_once(&format!("/*{mark}*/")).expect("the template has its marks in this order");
+        let (before, after) =
+            rest.split_once(&format!("/*{mark}*/")).expect("the template has its marks in this order");
         html += before;
         html += &text;
         rest = after;
@@ -55,7 +56,8 @@ mod tests {
 
     #[test]
     fn no_text_leaves_its_place() {
-        let hostile = json!({ "samples": ["</script><script>alert(1)</script>", "<!--", "/*SCRIPT*/", "\u{2028}&amp;"] });
+        let hostile =
+            json!({ "samples": ["</script><script>alert(1)</script>", "<!--", "/*SCRIPT*/", "\u{2028}&amp;"] });
         let html = html(&hostile);
         assert_eq!(data(&html), hostile);
         let count = |text: &str| html.matches(text).count();

@@ -148,11 +148,14 @@ mod tests {
     fn a_short_step_is_shown_as_it_was() {
         let label = |i: usize| Label { phase: Phase::Backward, unit: Some(UnitId(7)), micro: (i == 1).then_some(2) };
         let json = to_json(&timeline(3, label), 9);
-        assert_eq!(json["bars"], json!([
-            0, 3, 0, 7, -1, 0, 0.5, 1, //
-            0, 3, 1, 7, -1, 2, 0.5, 1, //
-            1, 3, 1, 7, 2, 1, 0.5, 1
-        ]));
+        assert_eq!(
+            json["bars"],
+            json!([
+                0, 3, 0, 7, -1, 0, 0.5, 1, //
+                0, 3, 1, 7, -1, 2, 0.5, 1, //
+                1, 3, 1, 7, 2, 1, 0.5, 1
+            ])
+        );
         assert_eq!((&json["lanes"], &json["names"]), (&json!(["compute", "update"]), &json!(["matmul", "norm"])));
         assert_eq!((&json["step"], &json["length_us"]), (&json!(9), &json!(2.5)));
     }

@@ -314,7 +314,8 @@ mod tests {
         }
         #[cfg(unix)]
         for name in ["metrics.jsonl", super::super::PAGE] {
-            std::os::unix::fs::symlink(site.dir.path().join("secret.txt"), site.dir.path().join("out").join(name)).unwrap();
+            std::os::unix::fs::symlink(site.dir.path().join("secret.txt"), site.dir.path().join("out").join(name))
+                .unwrap();
             assert!(!site.get(&format!("/{name}")).1.contains("secret"), "{name}");
         }
     }
