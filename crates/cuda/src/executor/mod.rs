@@ -35,7 +35,7 @@ use megatrain_ops::Op;
 use megatrain_scheduler::{Contract, HostTasks, Program, Space, verify};
 use std::fmt;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -100,8 +100,9 @@ pub struct StreamExecutor<T: Command> {
 struct Issued<T> {
     issuer: Issuer<events::Recording>,
     unfinished: Vec<Arc<RunState>>,
-    /// Programs that were checked; kept, so that their addresses stay theirs.
-    known: Vec<Arc<Program<Op, T>>>,
+    /// Programs that were checked. Weak: their owners decide how long they live, and an address is not given to another
+    /// program while it stands here.
+    known: Vec<Weak<Program<Op, T>>>,
 }
 
 impl<T: Command> StreamExecutor<T> {
@@ -154,7 +155,8 @@ impl<T: Command> StreamExecutor<T> {
         if let Ok(Err(error)) = answer.recv() {
             return Err(refused(error.to_string()));
         }
-        issued.known.push(program.clone());
+        issued.known.retain(|known| known.strong_count() > 0);
+        issued.known.push(Arc::downgrade(program));
         Ok(())
     }
 
@@ -184,7 +186,7 @@ impl<T: Command> Executor<T> for StreamExecutor<T> {
         if let Some(first) = self.shared.failure.get() {
             return Err(ExecError::Stopped { program: name, first });
         }
-        if !issued.known.iter().any(|known| Arc::ptr_eq(known, &program)) {
+        if !issued.known.iter().any(|known| known.as_ptr() == Arc::as_ptr(&program)) {
             self.learn(&mut issued, &program, &name)?;
         }
         issued.unfinished.retain(|run| !run.is_finished());
