@@ -7,6 +7,7 @@
 //! This crate knows nothing of models, memory plans or devices.
 
 mod batches;
+mod cache;
 pub mod chat;
 mod conversation;
 mod document;
@@ -19,6 +20,7 @@ mod skip;
 pub mod tokenizer;
 
 pub use batches::{Batches, Position, StepBatch};
+pub use cache::{CacheKey, KeyBuilder, TokenCache};
 pub use chat::{ChatEncoder, ChatFiles, ChatOptions, ChatReport, Encoded, SkipReason};
 pub use conversation::{Conversation, Message, Role, Sample};
 pub use document::{Document, Documents, IGNORE};
