@@ -22,6 +22,7 @@ pub const SOURCES: &[(&str, &str)] = texts![
     "reduce.cu",
     "rms_norm.cu",
     "rope.cu",
+    "square_sum.cu",
     "swiglu.cu",
 ];
 

@@ -1,8 +1,9 @@
 //! Gradients that are not finite, clipping, and the global norm.
 
-use megatrain_base::{DType, Operands};
-use megatrain_cpu::{ExecutorOptions, Mode};
-use megatrain_optim::{SkipReason, Verdict};
+use megatrain_base::{DType, Element, Operands, bf16};
+use megatrain_cpu::{ExecutorOptions, Mode, kernels};
+use megatrain_ops::{Op, harness};
+use megatrain_optim::{Grad, SkipReason, SquareSum, Verdict};
 use megatrain_planner::{HostTask, Settings, UpdatePolicy};
 use megatrain_scheduler::{HostTasks, TaskError};
 use megatrain_tests::batch::random_steps;
@@ -138,4 +139,31 @@ fn a_run_that_diverges_says_so_and_ends() {
         assert!(line["grad_norm"] == "NaN" || line["grad_norm"] == "inf", "{line}");
     }
     assert!(!run.model().exists(), "a run that failed saves no model");
+}
+
+#[test]
+fn the_op_and_the_optimizer_sum_squares_to_the_same_bits() {
+    let mut count = 0;
+    for case in Op::all_cases() {
+        let Op::SquareSum(op) = case.op else { continue };
+        let report = harness::check(&case, |_, memory| {
+            let bytes = memory.bytes(op.x.span.region).to_vec();
+            let sum = match op.x.dtype {
+                DType::F32 => SquareSum::of(Grad::F32(&numbers(&bytes, f32::from_ne_bytes))),
+                _ => SquareSum::of(Grad::Bf16(&numbers(&bytes, bf16::from_ne_bytes))),
+            };
+            kernels::run(&case.op, &memory.operands(&case.op));
+            let part = numbers(memory.bytes(op.part.span.region), f64::from_ne_bytes);
+            assert_eq!(part[0].to_bits(), sum.sum.to_bits(), "{}: {} and {}", case.name, part[0], sum.sum);
+            assert_eq!(part[1], sum.nonfinite as f64, "{}", case.name);
+            Ok(())
+        });
+        report.unwrap_or_else(|error| panic!("{error}"));
+        count += 1;
+    }
+    assert!(count > 20, "{count} cases");
+}
+
+fn numbers<T: Element, const N: usize>(bytes: &[u8], read: fn([u8; N]) -> T) -> Vec<T> {
+    bytes.as_chunks().0.iter().map(|&b| read(b)).collect()
 }

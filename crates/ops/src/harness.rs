@@ -12,7 +12,8 @@
 //! where the maximum is over the tensor (so: at most twice as bad as the plain computation), `u |t|` is one rounding to
 //! the operand's dtype, and `e` is what any order of summation in f32 may cost this element, derived by running the twin
 //! on [`Tracked`]; its factor 2 leaves room for formulas that differ by a rounding here and there. Ops that are
-//! [`crate::OpSpec::exact`] must give the plain result's bits.
+//! [`crate::OpSpec::exact`] must give the plain result's bits. A result in f64 is computed in f64: there the plain
+//! computation is the truth's own, and `e` what summation in f64 may cost.
 //!
 //! Two things the bound alone lets pass are looked at apart: elements that nobody wrote (buffers start as NaN), and
 //! rounding that is biased, such as truncation: over at least [`BIAS_ELEMENTS`] bf16 elements, the mean error in units of
@@ -22,7 +23,7 @@
 pub use crate::memory::Memory;
 
 use crate::case::Fill;
-use crate::{Case, Op, Real, RefIo, Tracked};
+use crate::{Case, Op, Real, RefIo, Tracked, TrackedWide};
 use megatrain_base::{Access, DType, Element, Span, Tensor, bf16};
 use std::collections::HashMap;
 
@@ -94,8 +95,13 @@ pub fn check(case: &Case, run: impl FnOnce(&Op, &mut Memory) -> Result<(), Strin
             continue;
         }
         let got = load(&t, &memory);
-        let plain: Vec<f64> = plain.get(&t).iter().map(|x| rounded(x.f64(), t.dtype)).collect();
-        let errors: Vec<f64> = tracked.get(&t).iter().map(Tracked::error).collect();
+        let (plain, errors): (Vec<f64>, Vec<f64>) = match t.dtype {
+            DType::F64 => (truth.get(&t), twin::<TrackedWide>(op, &inputs).get(&t).iter().map(|x| x.error()).collect()),
+            dtype => (
+                plain.get(&t).iter().map(|x| rounded(x.f64(), dtype)).collect(),
+                tracked.get(&t).iter().map(|x| x.error()).collect(),
+            ),
+        };
         let worst_share = if op.exact() {
             compare_bits(&t, &got, &plain).map_err(fail)?;
             0.0
@@ -200,6 +206,7 @@ fn index(t: &Tensor, mut at: usize) -> String {
 
 fn smallest_subnormal(dtype: DType) -> f64 {
     match dtype {
+        DType::F64 => f64::from_bits(1),
         DType::Bf16 => 2f64.powi(-133),
         _ => 2f64.powi(-149),
     }
@@ -305,6 +312,7 @@ fn load(t: &Tensor, memory: &Memory) -> Vec<f64> {
             .chunks_exact(2)
             .map(|b| Element::to_f32(bf16::from_bits(u16::from_ne_bytes([b[0], b[1]]))) as f64)
             .collect(),
+        DType::F64 => bytes.as_chunks().0.iter().map(|&b| f64::from_ne_bytes(b)).collect(),
         _ => bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]) as f64).collect(),
     }
 }

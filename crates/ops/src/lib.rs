@@ -28,6 +28,7 @@ pub mod matmul;
 pub mod qk_norm;
 pub mod rms_norm;
 pub mod rope;
+pub mod square_sum;
 pub mod swiglu;
 
 pub use case::{Case, Fill, Places};
@@ -35,7 +36,7 @@ pub use error::OpError;
 pub use list::Op;
 pub use macros::{OpArgs, OpSpec, OperandList};
 pub use reference::{Real, RefIo, run_on};
-pub use tracked::Tracked;
+pub use tracked::{Tracked, TrackedWide};
 
 pub use add::Add;
 pub use attention::{Attention, AttentionBackward};
@@ -47,4 +48,5 @@ pub use matmul::Matmul;
 pub use qk_norm::{QkNorm, QkNormBackward};
 pub use rms_norm::{RmsNorm, RmsNormBackward};
 pub use rope::{Rope, RopeParams, RopeScaling};
+pub use square_sum::SquareSum;
 pub use swiglu::{SwiGlu, SwiGluBackward};

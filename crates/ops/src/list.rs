@@ -59,6 +59,7 @@ ops! {
     RmsNorm,
     RmsNormBackward,
     Rope,
+    SquareSum,
     SwiGlu,
     SwiGluBackward,
 }

@@ -110,25 +110,36 @@ impl<R: Real> RefIo<R> {
     }
 }
 
-/// Runs an op's twin in f32 on memory, rounding to nearest even on store. Slow: it is what executors fall back to for an
-/// op they have no kernel for.
+/// Runs an op's twin on memory, rounding to nearest even on store; in f32, or in f64 where a result is one. Slow: it is
+/// what executors fall back to for an op they have no kernel for.
 ///
 /// # Panics
 /// If `operands` does not hold the op's operands, or index data is out of range.
 pub fn run_on(op: &Op, operands: &Operands) {
+    if op.operands().iter().any(|(t, _)| t.dtype == DType::F64) {
+        run_in::<f64>(op, operands);
+    } else {
+        run_in::<f32>(op, operands);
+    }
+}
+
+fn run_in<R: Real>(op: &Op, operands: &Operands) {
     enum Out<'a> {
+        F64(&'a mut [f64]),
         F32(&'a mut [f32]),
         Bf16(&'a mut [bf16]),
     }
-    let mut io = RefIo::<f32>::new();
+    fn wide<R: Real, T: Element>(values: &[T]) -> Vec<R> {
+        values.iter().map(|x| R::of(f64::from(x.to_f32()))).collect()
+    }
+    let mut io = RefIo::<R>::new();
     let mut outs = Vec::new();
     for (t, access) in op.operands() {
         match (t.dtype, access) {
-            (DType::F32, Access::Read) => io.set(&t, operands.read::<f32>(&t).to_vec()),
-            (DType::Bf16, Access::Read) => {
-                io.set(&t, operands.read::<bf16>(&t).iter().map(|&x| Element::to_f32(x)).collect());
-            }
+            (DType::F32, Access::Read) => io.set(&t, wide(operands.read::<f32>(&t))),
+            (DType::Bf16, Access::Read) => io.set(&t, wide(operands.read::<bf16>(&t))),
             (DType::I32, Access::Read) => io.set_ints(&t, operands.read::<i32>(&t).to_vec()),
+            (DType::F64, Access::Write) => outs.push((t, access, Out::F64(operands.write(&t)))),
             (DType::F32, _) => outs.push((t, access, Out::F32(operands.write(&t)))),
             (DType::Bf16, _) => outs.push((t, access, Out::Bf16(operands.write(&t)))),
             (dtype, _) => panic!("{}: no twin works on {dtype} ({t})", op.name()),
@@ -139,18 +150,20 @@ pub fn run_on(op: &Op, operands: &Operands) {
             io.set(
                 t,
                 match out {
-                    Out::F32(values) => values.to_vec(),
-                    Out::Bf16(values) => values.iter().map(|&x| Element::to_f32(x)).collect(),
+                    Out::F64(_) => unreachable!("only written, as matched above"),
+                    Out::F32(values) => wide(values),
+                    Out::Bf16(values) => wide(values),
                 },
             );
         }
     }
     op.reference(&mut io);
     for (t, _, out) in outs {
-        let values = io.get(&t);
+        let values = io.get(&t).into_iter().map(Real::f64);
         match out {
-            Out::F32(to) => to.copy_from_slice(&values),
-            Out::Bf16(to) => to.iter_mut().zip(values).for_each(|(to, x)| *to = Element::from_f32(x)),
+            Out::F64(to) => to.iter_mut().zip(values).for_each(|(to, x)| *to = x),
+            Out::F32(to) => to.iter_mut().zip(values).for_each(|(to, x)| *to = x as f32),
+            Out::Bf16(to) => to.iter_mut().zip(values).for_each(|(to, x)| *to = Element::from_f32(x as f32)),
         }
     }
 }

@@ -283,3 +283,35 @@ fn an_executor_that_fails_says_so() {
     let error = harness::check(case, |_, _| Err("no such kernel".into())).unwrap_err();
     assert!(error.contains("no such kernel") && error.contains(&case.name), "{error}");
 }
+
+#[test]
+fn a_sum_of_squares_is_taken_in_f32_or_misses_what_is_not_finite() {
+    let applies = |case: &Case| matches!(case.op, Op::SquareSum(_)).then_some("part");
+    // Few elements in bf16 and small integers have a sum that is exact in f32.
+    let exact = |case: &Case| {
+        case.op.operands()[0].0.elems() < 30 || ["zeros", "infinit", "NaN"].iter().any(|n| case.name.contains(n))
+    };
+    refused(
+        10,
+        |case| applies(case).filter(|_| !exact(case)),
+        |op, memory| {
+            let Op::SquareSum(sum) = op else { unreachable!() };
+            let x = loaded(op, memory).get(&sum.x);
+            let part = [f64::from(x.iter().map(|x| x * x).sum::<f32>()), 0.0];
+            memory.bytes_mut(sum.part.span.region).copy_from_slice(&part.map(f64::to_ne_bytes).concat());
+        },
+    );
+    let not_finite = |case: &Case| ["infinit", "NaN"].iter().any(|n| case.name.contains(n));
+    refused(
+        10,
+        |case| applies(case).filter(|_| not_finite(case)),
+        |op, memory| {
+            let Op::SquareSum(sum) = op else { unreachable!() };
+            let x = loaded(op, memory).get(&sum.x);
+            let finite = x.iter().filter(|x| x.is_finite()).map(|&x| f64::from(x) * f64::from(x)).sum();
+            let count = x.iter().filter(|x| !x.is_finite()).count() as f64;
+            let part: [f64; 2] = [finite, count];
+            memory.bytes_mut(sum.part.span.region).copy_from_slice(&part.map(f64::to_ne_bytes).concat());
+        },
+    );
+}

@@ -29,6 +29,7 @@ mod rms_norm;
 mod rope;
 mod scratch;
 mod simd;
+mod square_sum;
 mod swiglu;
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -86,6 +87,7 @@ pub fn run(op: &Op, operands: &Operands) {
         Op::RmsNorm(op) => rms_norm::forward(op, operands),
         Op::RmsNormBackward(op) => rms_norm::backward(op, operands),
         Op::Rope(op) => rope::run(op, operands),
+        Op::SquareSum(op) => square_sum::run(op, operands),
         Op::SwiGlu(op) => swiglu::forward(op, operands),
         Op::SwiGluBackward(op) => swiglu::backward(op, operands),
         other => megatrain_ops::run_on(other, operands),

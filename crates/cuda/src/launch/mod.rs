@@ -7,6 +7,7 @@ mod attention;
 mod elementwise;
 mod loss;
 mod norm;
+mod square_sum;
 #[cfg(test)]
 mod tests;
 
@@ -86,6 +87,7 @@ pub fn steps(op: &Op, addresses: &[u64], scratch: u64, limits: Limits) -> Result
         Op::RmsNorm(op) => norm::rms_norm(op, take(addresses)),
         Op::RmsNormBackward(op) => return norm::rms_norm_backward(op, take(addresses), scratch, limits),
         Op::Rope(op) => return elementwise::rope(op, take(addresses)),
+        Op::SquareSum(op) => square_sum::square_sum(op, take(addresses), scratch),
         Op::SwiGlu(op) => elementwise::swiglu(op, take(addresses)),
         Op::SwiGluBackward(op) => elementwise::swiglu_backward(op, take(addresses)),
     };
@@ -100,6 +102,7 @@ pub fn scratch_bytes(op: &Op) -> u64 {
         Op::Matmul(_) => GEMM_SCRATCH_BYTES,
         Op::QkNormBackward(op) => Parts::of(op.qkv.shape.dim(0)).scratch_bytes(2 * op.head_dim as usize),
         Op::RmsNormBackward(op) => Parts::of(op.x.shape.dim(0)).scratch_bytes(op.dweight.elems()),
+        Op::SquareSum(op) => square_sum::scratch_bytes(op),
         _ => 0,
     }
 }

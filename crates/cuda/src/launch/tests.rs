@@ -54,7 +54,12 @@ fn scratch_is_asked_for_by_exactly_the_ops_that_sum_over_rows_or_multiply() {
     for case in Op::all_cases() {
         let wants = matches!(
             case.op,
-            Op::AttentionBackward(_) | Op::BiasGrad(_) | Op::Matmul(_) | Op::QkNormBackward(_) | Op::RmsNormBackward(_)
+            Op::AttentionBackward(_)
+                | Op::BiasGrad(_)
+                | Op::Matmul(_)
+                | Op::QkNormBackward(_)
+                | Op::RmsNormBackward(_)
+                | Op::SquareSum(_)
         );
         assert_eq!(scratch_bytes(&case.op) > 0, wants, "{} ({})", case.op.name(), case.name);
     }

@@ -57,7 +57,7 @@ pub const CPU: Shapes = Shapes {
 };
 
 /// A new place for each operand, so that every op starts at the same bytes.
-fn placed(op: impl Into<Op>) -> Op {
+pub fn placed(op: impl Into<Op>) -> Op {
     let mut op = op.into();
     let mut places = Places::new(DEVICE);
     op.map(&mut |t: &mut Tensor| *t = places.tensor(t.dtype, t.shape));
@@ -137,6 +137,7 @@ impl Shapes {
                 losses,
             }),
             placed(CrossEntropyLoss { logits, targets, losses }),
+            placed(SquareSum { x: tensor(dtype, [2 * self.intermediate * hidden]), part: tensor(DType::F64, [2]) }),
         ]
     }
 
@@ -179,12 +180,18 @@ pub fn linear(dtype: DType, [m, n, k]: [usize; 3]) -> [Op; 3] {
     ]
 }
 
-/// Integers that serve an operand: borders of documents, or positions, rows and tokens alike.
+/// Integers that serve an operand: borders of documents (empty ones where there are more borders than documents), targets
+/// or rows in range, or positions.
 pub fn integers(op: &Op, t: &Tensor, document: usize) -> Vec<i32> {
-    let n = t.elems();
+    let borders = |tokens: usize| (0..t.elems()).map(|i| (i * document).min(tokens) as i32).collect();
+    let below = |end: usize| (0..t.elems()).map(|i| (i * 7919 % end) as i32).collect();
     match op {
-        Op::Attention(_) | Op::AttentionBackward(_) => (0..n).map(|i| (i * document) as i32).collect(),
-        _ => (0..n).map(|i| (i * 7919 % n) as i32).collect(),
+        Op::Attention(op) => borders(op.qkv.shape.dim(0)),
+        Op::AttentionBackward(op) => borders(op.qkv.shape.dim(0)),
+        Op::CrossEntropy(op) => below(op.logits.shape.last()),
+        Op::CrossEntropyLoss(op) => below(op.logits.shape.last()),
+        Op::GatherRows(op) => below(op.x.shape.dim(0)),
+        _ => below(t.elems()),
     }
 }
 
