@@ -1,9 +1,11 @@
-//! `megatrain bench`: this machine's speed at whole steps.
+//! `megatrain bench`: this machine's speed at whole steps, and at what they are made of.
 
 mod cpu;
 mod machine;
+mod ops;
 mod step;
 
+use crate::options::Device;
 use anyhow::Result;
 use clap::Subcommand;
 
@@ -14,6 +16,8 @@ pub enum BenchCommand {
     Cpu(cpu::BenchOptions),
     /// The figures of this machine that the simulator needs, for `megatrain plan --profile`.
     Machine(machine::MachineOptions),
+    /// Every op at the shapes of a model, beside what the device's memory or arithmetic allows.
+    Ops(ops::OpsOptions),
     /// Whole steps of a published shape with random weights, on the best device there is.
     Step(Box<step::StepOptions>),
 }
@@ -26,6 +30,17 @@ pub fn run(command: &BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Cpu(options) => cpu::run(options),
         BenchCommand::Machine(options) => machine::run(options),
+        BenchCommand::Ops(options) => ops::run(options),
         BenchCommand::Step(options) => step::run(options),
+    }
+}
+
+/// What is measured: a GPU where there is a driver. One that cannot be opened is then an error, since a processor's figures
+/// at a GPU's sizes are of no use.
+fn measured(asked: Device) -> Device {
+    match asked {
+        Device::Auto if megatrain_cuda::probe().is_ok() => Device::Cuda(0),
+        Device::Auto => Device::Cpu,
+        asked => asked,
     }
 }

@@ -7,8 +7,8 @@
 //! | `host` | the host tasks that are timed, alone and beside the link |
 
 mod host;
-mod ops;
-mod stage;
+pub(super) mod ops;
+pub(super) mod stage;
 
 use crate::options::{Device, whole};
 use crate::setup;
@@ -85,11 +85,7 @@ pub fn run(options: &MachineOptions) -> Result<()> {
 }
 
 fn measure(options: &MachineOptions) -> Result<(MachineProfile, Table)> {
-    let device = match options.device {
-        Device::Auto if megatrain_cuda::probe().is_ok() => Device::Cuda(0),
-        Device::Auto => Device::Cpu,
-        asked => asked,
-    };
+    let device = super::measured(options.device);
     let gpu = device != Device::Cpu;
     let (shapes, dtype) = if gpu { (ops::GPU, DType::Bf16) } else { (ops::CPU, setup::dtype(None, false)) };
     let tasks = Tasks::new(dtype)?;

@@ -46,7 +46,12 @@ pub struct Places {
 impl Places {
     /// From the region's start.
     pub fn new(region: RegionId) -> Places {
-        Places { region, end_bytes: 0 }
+        Places::from(region, 0)
+    }
+
+    /// From a byte of the region that is a multiple of 256.
+    pub fn from(region: RegionId, start_bytes: u64) -> Places {
+        Places { region, end_bytes: start_bytes }
     }
 
     /// The next tensor.
@@ -240,7 +245,7 @@ impl Stage {
 }
 
 /// Random bf16 in [-1, 1); two of them are an f32 in that range, too. Never zeros: arithmetic on those takes less power.
-fn fill(bytes: &mut [u8], seed: u64) {
+pub fn fill(bytes: &mut [u8], seed: u64) {
     const CHUNK: usize = 1 << 20;
     bytes.par_chunks_mut(CHUNK).enumerate().for_each(|(i, chunk)| {
         let mut random = megatrain_data::Random::new(seed, i as u64);
