@@ -6,8 +6,8 @@
 // in vectors of 16 bytes, four under way a thread; parts [chunks, 2] f64. Elements that are not finite are counted again
 // only by threads whose sum is not. Pass 2, `square_sum_total`: one block; thread t adds parts t, t + 512, ...; both passes
 // end in the same tree.
-// Needs one fused multiply-add in f64 an element: an eighth of what an H200 has at its memory's rate, all that a consumer
-// GPU (1/64 rate) has. Tried: nothing else.
+// Needs a conversion and a fused multiply-add in f64 an element: of the latter an H200 has seven at its memory's rate in
+// bf16; GPUs with few f64 units (1/64 of f32) are limited by those instead. Tried: nothing else.
 #include "common.cuh"
 
 constexpr int THREADS = 256, TOTAL_THREADS = 512, UNROLL = 4;
