@@ -89,11 +89,16 @@ impl Peaks {
         let work = work_in_documents(op, document);
         let (bytes_us, flops_us) = (work.bytes / self.gb_s / 1e3, work.flops / self.tflops / 1e6);
         if flops_us > bytes_us {
-            (flops_us, format!("{:.1} TFLOP/s", work.flops / us / 1e6))
+            (flops_us, flop_rate(work.flops / us / 1e6))
         } else {
             (bytes_us, format!("{:.0} GB/s", work.bytes / us / 1e3))
         }
     }
+}
+
+/// `600.0 TFLOP/s`, `80.0 GFLOP/s`.
+fn flop_rate(tflops: f64) -> String {
+    if tflops < 1.0 { format!("{:.1} GFLOP/s", 1e3 * tflops) } else { format!("{tflops:.1} TFLOP/s") }
 }
 
 /// Runs the benchmark and prints its table.
@@ -130,10 +135,11 @@ pub fn run(options: &OpsOptions) -> Result<()> {
     let tflops = product.work().flops / bed.time_us(&product, 1, PEAK_S)? / 1e6;
     let peaks = Peaks { gb_s, tflops };
     tell!(
-        "{}: a copy of {} MiB {gb_s:.0} GB/s, a product {} {tflops:.1} TFLOP/s",
+        "{}: a copy of {} MiB {gb_s:.0} GB/s, a product {} {}",
         bed.name,
         POOL_BYTES >> 20,
-        label(&product)
+        label(&product),
+        flop_rate(tflops)
     );
     tell!("{}, {MICROS} micro-batches of {tokens} tokens in documents of {seq}", options.shape);
     tell!("{:<20} {:<46} {:>6} {:>6} {:>11} {:>15} {:>6}", "op", "shape", "/block", "/step", "us", "rate", "floor");
