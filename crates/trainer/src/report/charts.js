@@ -100,7 +100,8 @@ class Chart {
   constructor(parent, title, { height = 190, zero = false, logarithmic = false, wide = false } = {}) {
     Object.assign(this, { title, height, zero, log: false, x: [], lines: [], dots: [], limit: null });
     this.canvas = el("canvas", { tabindex: "0", role: "img" });
-    this.output = el("output");
+    // Read aloud only while the keys are on this chart: figures also change by themselves.
+    this.output = el("output", { "aria-live": "off" });
     this.legend = el("div", { class: "legend" });
     const toggle = el("input", { type: "checkbox" });
     toggle.addEventListener("change", () => { this.log = toggle.checked; this.draw(); });
@@ -109,21 +110,25 @@ class Chart {
     parent.append(el("figure", { class: "card" + (wide ? " wide" : "") }, caption, this.canvas));
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => moveCursor(null));
-    this.canvas.addEventListener("blur", () => moveCursor(null));
+    this.canvas.addEventListener("focus", () => this.output.setAttribute("aria-live", "polite"));
+    this.canvas.addEventListener("blur", () => {
+      this.output.setAttribute("aria-live", "off");
+      moveCursor(null);
+    });
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     cursor.charts.push(this);
   }
 
   set({ x, lines, dots = [], limit = null }) {
     Object.assign(this, { x, lines, dots: dots.filter((d) => d.x.length), limit });
-    const shown = [...lines, ...this.dots];
-    this.legend.replaceChildren(...(shown.length + (limit ? 1 : 0) > 1
-      ? [...shown, ...(limit ? [{ label: limit.label, color: "limit" }] : [])].map(({ label, color }) => {
-        const mark = el("i", { class: "line" });
-        mark.style.background = `var(--${color})`;
-        return el("span", {}, mark, label);
-      })
-      : []));
+    // A single line has the chart's name.
+    const shown = lines.length + this.dots.length > 1 ? [...lines, ...this.dots] : [];
+    if (limit) shown.push({ label: limit.label, color: "limit" });
+    this.legend.replaceChildren(...shown.map(({ label, color }) => {
+      const mark = el("i", { class: "line" });
+      mark.style.background = `var(--${color})`;
+      return el("span", {}, mark, label);
+    }));
     this.draw();
   }
 
@@ -194,9 +199,10 @@ class Chart {
         c.beginPath(); c.arc(px(x), py(line.y[i]), 3.5, 0, 7); c.fill();
       });
     }
-    if (cursor.step !== null && this.x.length) this.mark(c, px, py, box);
+    const at = cursor.step === null ? this.x.length - 1 : nearest(this.x, cursor.step);
+    if (cursor.step !== null && at >= 0) this.mark(c, at, px, py, box);
     c.restore();
-    if (cursor.step === null) this.output.textContent = "";
+    this.read(at);
   }
 
   drawable(y) {
@@ -215,12 +221,17 @@ class Chart {
       if (down) c.lineTo(px(x), py(y));
       else c.moveTo(px(x), py(y));
       down = true;
+      // A point without neighbours is no line.
+      if (!this.drawable(line.y[i - 1]) && !this.drawable(line.y[i + 1])) {
+        c.moveTo(px(x) + 1, py(y));
+        c.arc(px(x), py(y), 1, 0, 7);
+        c.moveTo(px(x), py(y));
+      }
     });
     c.stroke();
   }
 
-  mark(c, px, py, box) {
-    const at = nearest(this.x, cursor.step);
+  mark(c, at, px, py, box) {
     const x = px(this.x[at]);
     c.strokeStyle = css("muted");
     c.lineWidth = 1;
@@ -229,6 +240,14 @@ class Chart {
       if (!this.drawable(line.y[at])) continue;
       c.fillStyle = css(line.color);
       c.beginPath(); c.arc(x, py(line.y[at]), 3.5, 0, 7); c.fill();
+    }
+  }
+
+  // The figures of a step, above the chart.
+  read(at) {
+    if (at < 0) {
+      this.output.textContent = "";
+      return;
     }
     const texts = this.lines.map((line) => (this.lines.length > 1 ? line.label + " " : "") + figure(line.y[at]));
     this.output.textContent = `step ${this.x[at]}: ${texts.join(", ")}`;

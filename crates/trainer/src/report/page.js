@@ -109,6 +109,10 @@ function facts() {
       parts.timeline = new StreamTimeline(box);
     }
     parts.timeline.set(data.timeline);
+  } else if (parts.timeline) {
+    // Another run, in which nothing is traced.
+    parts.streams.firstChild.remove();
+    parts.timeline = null;
   }
   const lanes = data.lanes.map(({ name, share }) => [name, percent(share), { bar: share }]);
   parts.lanes.replaceChildren(lanes.length
@@ -132,7 +136,11 @@ function figures() {
   chip.textContent = { running: "training", finished: "finished", interrupted: "interrupted", stopped: "stopped by an error" }[data.state] || data.state;
   chip.className = "chip " + data.state;
   const date = (s) => new Date(s * 1000).toLocaleString();
-  document.getElementById("when").textContent = `begun ${date(data.started_unix_s)}, as of ${date(data.updated_unix_s)}`;
+  const silent = Date.now() / 1000 - data.updated_unix_s;
+  const usual = h.steps ? h.seconds / h.steps : 0;
+  if (parts.live && data.state === "running" && silent > 60 + 10 * usual) chip.textContent = `training, no news for ${clock(silent)}`;
+  const later = data.state === "running" && !parts.live ? "; reload for later figures" : "";
+  document.getElementById("when").textContent = `begun ${date(data.started_unix_s)}, as of ${date(data.updated_unix_s)}${later}`;
   const share = f.steps ? Math.min(1, done / f.steps) : 0;
   parts.progress.style.width = (100 * share).toFixed(1) + "%";
   parts.progress.parentNode.setAttribute("aria-valuenow", (100 * share).toFixed(0));
@@ -225,6 +233,7 @@ async function follow() {
     try {
       const answer = await fetch(`/metrics.jsonl?from=${data ? data.metrics_bytes : 0}`, { cache: "no-store" });
       if (answer.headers.get("X-MegaTrain") !== "watch") return;
+      parts.live = true;
       if (!answer.ok) {
         // Another run has begun in this folder.
         await page();

@@ -22,13 +22,13 @@ class StreamTimeline {
     const buttons = el("span", {}, button("−", "zoom out", () => this.zoom(2)), " ", button("+", "zoom in", () => this.zoom(0.5)), " ",
       button("whole step", "show the whole step", () => this.show(0, this.length)));
     this.tip = el("div", { id: "tip" });
-    parent.append(el("figure", { class: "card" }, el("figcaption", {}, this.title, this.legend, this.output, buttons), this.canvas,
+    parent.append(el("figure", { class: "card streams" }, el("figcaption", {}, this.title, this.legend, this.output, buttons), this.canvas,
       el("p", { class: "muted" }, "Drag to move, Ctrl and wheel to zoom; with the keyboard: arrow keys, + and −, 0 for the whole step.")), this.tip);
     this.canvas.addEventListener("pointerdown", (event) => {
       this.drag = { x: event.clientX, from: this.from, to: this.to };
       this.canvas.setPointerCapture(event.pointerId);
     });
-    this.canvas.addEventListener("pointerup", () => { this.drag = null; });
+    for (const end of ["pointerup", "pointercancel"]) this.canvas.addEventListener(end, () => { this.drag = null; });
     this.canvas.addEventListener("pointermove", (event) => this.move(event));
     this.canvas.addEventListener("pointerleave", () => { this.tip.style.display = "none"; });
     this.canvas.addEventListener("wheel", (event) => {
