@@ -38,7 +38,7 @@ pub fn target_folder(root: &Path) -> Result<PathBuf, String> {
 ///
 /// The working directory stays the caller's, since paths among the arguments count from there.
 pub fn megatrain(root: &Path, subcommand: &str, args: Vec<OsString>) -> Result<(), String> {
-    if may_use_a_gpu(&args) {
+    if subcommand != "data" && may_use_a_gpu(&args) {
         gpu::ensure(root);
     }
     let mut command = cargo("run");

@@ -51,6 +51,12 @@ const COMMANDS: &[Command] = &[
         run: |root, args| cargo::megatrain(root, "watch", args),
     },
     Command {
+        name: "data",
+        arguments: "preview [OPTIONS]",
+        help: "show what a training run would learn: tokens, masks, packing, statistics",
+        run: |root, args| cargo::megatrain(root, "data", args),
+    },
+    Command {
         name: "bench",
         arguments: "cpu|step|... [OPTIONS]",
         help: "measure this machine: `bench --help` lists the benchmarks",

@@ -28,14 +28,13 @@ pub struct StepBatch {
 }
 
 impl StepBatch {
-    /// Splits the step into micro-batches of up to `micro_batch_size` sequences, each laid out in arrays of
-    /// `micro_batch_size * seq_len` places.
+    /// Splits the step into micro-batches, each laid out in arrays of `micro_batch_size * seq_len` places: sequences in
+    /// order, as many as fit. Short ones thus take fewer micro-batches, never more than one of `micro_batch_size` each.
     pub fn micro_batches(&self, micro_batch_size: usize, seq_len: usize) -> Result<Vec<MicroBatch>, Error> {
         if micro_batch_size == 0 {
             return Err(Error::Invalid("--micro-batch-size must be at least 1".to_owned()));
         }
-        let capacity = micro_batch_size * seq_len;
-        self.sequences.chunks(micro_batch_size).map(|sequences| MicroBatch::assemble(sequences, capacity)).collect()
+        MicroBatch::fill(&self.sequences, micro_batch_size * seq_len)
     }
 }
 

@@ -29,6 +29,24 @@ pub struct MicroBatch {
 }
 
 impl MicroBatch {
+    /// Lays sequences into micro-batches of one capacity, in order, each taking as many as fit.
+    ///
+    /// # Errors
+    /// A sequence does not fit alone.
+    pub fn fill(sequences: &[Sequence], capacity: usize) -> Result<Vec<MicroBatch>, Error> {
+        let mut micros = Vec::new();
+        let (mut first, mut used) = (0, 0);
+        for (i, sequence) in sequences.iter().enumerate() {
+            if i > first && used + sequence.tokens.len() > capacity {
+                micros.push(MicroBatch::assemble(&sequences[first..i], capacity)?);
+                (first, used) = (i, 0);
+            }
+            used += sequence.tokens.len();
+        }
+        micros.push(MicroBatch::assemble(&sequences[first..], capacity)?);
+        Ok(micros)
+    }
+
     /// Lays sequences one after the other and pads. Fails where they do not fit.
     pub fn assemble(sequences: &[Sequence], capacity: usize) -> Result<MicroBatch, Error> {
         let used: usize = sequences.iter().map(|s| s.tokens.len()).sum();

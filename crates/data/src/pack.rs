@@ -4,6 +4,7 @@ use crate::document::{Document, Documents, IGNORE};
 use crate::error::Error;
 use crate::random::Random;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How documents become sequences.
@@ -15,8 +16,14 @@ pub struct PackOptions {
     pub seed: u64,
     /// Whether pieces are put in a new random order every epoch; else they stay in file order.
     pub shuffle: bool,
-    /// Whether pre-tokenized lines may share a sequence; else each is one of its own.
+    /// Whether texts may share a sequence; else each piece of one is a sequence of its own.
+    pub pack_texts: bool,
+    /// Whether documents with labels (pre-tokenized lines, conversations) may share a sequence; else each is one of its
+    /// own.
     pub pack_lines: bool,
+    /// Of so many pieces at a time in the order of the epoch, the longest comes first, so that those of about one length
+    /// come together (`group_by_length` of Hugging Face's trainer). None: the order is left as it is.
+    pub group_by_length: Option<usize>,
 }
 
 /// Token ids of one or several documents, isolated from each other, and what is to be predicted at each place.
@@ -118,11 +125,19 @@ impl Packer {
         if self.options.shuffle {
             Random::new(self.options.seed, epoch).shuffle(&mut pieces);
         }
+        if let Some(pieces_at_a_time) = self.options.group_by_length {
+            for group in pieces.chunks_mut(pieces_at_a_time.max(1)) {
+                group.sort_by_key(|piece| std::cmp::Reverse(piece.len));
+            }
+        }
         // For each piece in this order, its sequence; then a stable grouping by sequence.
         let mut open: BTreeMap<u32, VecDeque<u32>> = BTreeMap::new();
         let (mut count, mut of_piece) = (0u32, Vec::with_capacity(pieces.len()));
         for piece in &pieces {
-            let alone = self.docs.docs[piece.doc as usize].labels.is_some() && !self.options.pack_lines;
+            let alone = match self.docs.docs[piece.doc as usize].labels {
+                Some(_) => !self.options.pack_lines,
+                None => !self.options.pack_texts,
+            };
             let fit = open.range_mut(piece.len..).next().filter(|_| !alone).map(|(&space, at)| (space, at.pop_front()));
             let (space, sequence) = match fit {
                 Some((space, Some(sequence))) => {
@@ -186,5 +201,11 @@ impl Epoch {
             sequence.push(&self.docs.docs[piece.doc as usize], start, start + piece.len as usize);
         }
         sequence
+    }
+
+    /// What the sequence at an index is made of, in order: indices into [`Documents::docs`] and the places there.
+    pub fn parts(&self, index: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let pieces = &self.pieces[self.first[index]..self.first[index + 1]];
+        pieces.iter().map(|piece| (piece.doc as usize, piece.start as usize..piece.start as usize + piece.len as usize))
     }
 }

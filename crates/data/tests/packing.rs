@@ -6,7 +6,8 @@ use megatrain_data::{
 use proptest::prelude::*;
 use std::sync::Arc;
 
-const OPTIONS: PackOptions = PackOptions { seq_len: 8, seed: 1, shuffle: true, pack_lines: false };
+const OPTIONS: PackOptions =
+    PackOptions { seq_len: 8, seed: 1, shuffle: true, pack_texts: true, pack_lines: false, group_by_length: None };
 
 /// Texts of these lengths whose tokens are 0, 1, 2, ... over all of them.
 fn counting(lens: &[usize]) -> Documents {
@@ -164,7 +165,7 @@ proptest! {
             }
         }
         let all: Vec<i32> = docs.docs.iter().flat_map(|d| d.tokens.clone()).collect();
-        let options = PackOptions { seq_len, seed, shuffle, pack_lines };
+        let options = PackOptions { seq_len, seed, shuffle, pack_texts: true, pack_lines, group_by_length: None };
         let Ok(packer) = Packer::new(Arc::new(docs.clone()), options) else { return Ok(()) };
         let sequences = epoch(&packer, number);
         let mut seen = Vec::new();

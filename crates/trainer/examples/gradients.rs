@@ -25,7 +25,8 @@ fn main() -> Result<()> {
 
     let read = ReadOptions { append_eos: false, vocab_size: Some(source.model.config.vocab) };
     let (documents, _) = megatrain_data::read(&[PathBuf::from(data)], source.tokenizer.as_deref(), &read)?;
-    let options = PackOptions { seq_len, seed: 0, shuffle: false, pack_lines: false };
+    let options =
+        PackOptions { seq_len, seed: 0, shuffle: false, pack_texts: true, pack_lines: false, group_by_length: None };
     let batch = Batches::new(Packer::new(Arc::new(documents), options)?, batch_size)?.next_step();
     let micros = batch.micro_batches(1, seq_len)?;
 

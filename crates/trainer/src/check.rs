@@ -1,7 +1,7 @@
 //! Refuses options that make no sense whatever the model and the data are, before either is read.
 
 use crate::options::TrainOptions;
-use crate::setup;
+use crate::{data, setup};
 use anyhow::{Context, Result, anyhow, bail};
 use megatrain_optim::{AdamW, OptimError, StepScalars};
 use std::path::PathBuf;
@@ -23,15 +23,15 @@ pub fn options(options: &TrainOptions) -> Result<()> {
             bail!("{flag} 0 leaves nothing to do; give at least 1");
         }
     }
-    let held_out = options.held_out.unwrap_or(0.0);
-    if !(0.0..1.0).contains(&held_out) {
-        bail!("--held-out {held_out} is no share of the data; give a number from 0 to below 1, for example 0.05");
-    }
+    data::check(options)?;
     let out = out(options);
     if out.exists() && !out.is_dir() {
         bail!("--out {}: there is a file of this name; give a folder", out.display());
     }
-    megatrain_checkpoint::check_target(&out.join("model")).context("--out")
+    for model in ["model", "best-model"] {
+        megatrain_checkpoint::check_target(&out.join(model)).context("--out")?;
+    }
+    Ok(())
 }
 
 /// Where the run writes.

@@ -1,5 +1,6 @@
 //! The `megatrain` command line.
 
+use crate::data::preview::Preview;
 use crate::options::{Device, Dtype, TrainOptions, whole};
 use crate::setup::{self, Source, StepShape};
 use crate::target::Target;
@@ -26,6 +27,9 @@ enum Command {
     Plan(PlanCommand),
     /// Show a run's report in a browser on this machine while it trains.
     Watch(WatchCommand),
+    /// Look at data as training sees it.
+    #[command(subcommand)]
+    Data(DataCommand),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
@@ -50,6 +54,25 @@ struct PlanCommand {
     /// JSON file with the figures of another machine to simulate [default: this one, measured].
     #[arg(long, value_name = "FILE.json")]
     profile: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum DataCommand {
+    /// Show the tokens that would be trained on, which of them are learnt, how documents are packed, and statistics.
+    Preview(PreviewCommand),
+}
+
+#[derive(Args)]
+struct PreviewCommand {
+    #[command(flatten)]
+    train: TrainCommand,
+    /// Write a line `{"input_ids": [...], "labels": [...]}` for each document instead, in file order before packing; labels
+    /// unshifted, -100 where nothing is learnt.
+    #[arg(long)]
+    json: bool,
+    /// Sequences to show, or documents to write [default: 3 sequences, all documents].
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    limit: Option<usize>,
 }
 
 #[derive(Args)]
@@ -130,6 +153,11 @@ pub fn run(cli: Cli) -> Result<()> {
             let server = report::watch::Server::bind(&command.out, command.port)?;
             tell!("{} is shown at {} until Ctrl-C", command.out.display(), server.url()?);
             server.serve()
+        }
+        Command::Data(DataCommand::Preview(command)) => {
+            let options = command.train.options()?;
+            let source = Source::from_options(&options)?;
+            Preview { json: command.json, limit: command.limit }.run(&options, &source)
         }
         Command::Bench(command) => bench::run(&command),
     }

@@ -4,6 +4,7 @@
 //! The data is made here, from a seed. The figure at the end counts exact answers on held-out problems, given by the
 //! exported model: a model that only remembers its training data gets none of them right.
 
+use crate::data::{Packing, RunData};
 use crate::generate::{Generator, Sampling};
 use crate::options::TrainOptions;
 use crate::setup::Source;
@@ -27,7 +28,7 @@ struct Problem {
 
 /// Whether the options ask for the demonstration: neither model nor data is named.
 pub fn is_demo(options: &TrainOptions) -> bool {
-    options.model.is_none() && options.preset.is_none() && options.data.is_none()
+    options.model.is_none() && options.preset.is_none() && options.data.is_none() && options.dataset.is_none()
 }
 
 /// Runs the demonstration. Options other than model and data are obeyed.
@@ -49,7 +50,8 @@ pub fn run(options: &TrainOptions) -> Result<()> {
     options.lr.get_or_insert(3e-3);
     options.beta2.get_or_insert(0.98);
     let source = Source::preset(PRESET)?;
-    let summary = train::train_on(&options, &source, documents(&training)?, DataKind::Demonstration)?;
+    let data = RunData::from_documents(documents(&training)?, Packing::ALL, &options, &source)?;
+    let summary = train::train_on(&options, &source, data, DataKind::Own)?;
 
     let exported = Source::open(&summary.model_dir)?;
     let answers = answer(&exported, &options, &held_out)?;

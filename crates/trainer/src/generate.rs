@@ -8,6 +8,7 @@ use crate::tasks::StepTasks;
 use anyhow::{Context, Result, bail};
 use megatrain_data::{MicroBatch, Random, Sequence};
 use megatrain_planner::{Model, Program, Settings};
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -23,9 +24,9 @@ pub struct Sampling {
     pub seed: u64,
 }
 
-/// A model ready to generate.
-pub struct Generator {
-    session: Session,
+/// A model ready to generate, over a session of its own or over one that it borrows.
+pub struct Generator<S = Session> {
+    session: S,
     model: Arc<Model>,
     programs: HashMap<usize, Arc<Program>>,
     capacity: usize,
@@ -53,6 +54,20 @@ impl Generator {
         let memory = setup::load(source, plan, target.placement(threads), 0)?;
         let session = target.start(memory, &TrainOptions { threads: Some(threads), ..TrainOptions::default() })?;
         Ok(Generator { session, model: source.model.clone(), programs: HashMap::new(), capacity })
+    }
+}
+
+impl<S: Borrow<Session>> Generator<S> {
+    /// Over a session that may be there for something else, such as training: no other program may run meanwhile.
+    pub fn over(session: S, model: Arc<Model>) -> Self {
+        let plan = session.borrow().plan();
+        let capacity = plan.settings.micro_tokens.min(model.config.max_positions);
+        Generator { session, model, programs: HashMap::new(), capacity }
+    }
+
+    /// Tokens that prompt and answer may have together.
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Continues `prompt` by up to `max_tokens` tokens, or until one of `stop` comes, which is not returned. `on_token`
@@ -100,11 +115,12 @@ impl Generator {
     /// # Errors
     /// Ids outside the vocabulary, too long a context.
     pub fn logits(&mut self, context: &[i32]) -> Result<Vec<f32>> {
-        let tokens = context.len().next_multiple_of(BUCKET_TOKENS);
+        let tokens = context.len().next_multiple_of(BUCKET_TOKENS).min(self.capacity);
+        let session: &Session = self.session.borrow();
         let program = match self.programs.get(&tokens) {
             Some(program) => program.clone(),
             None => {
-                let program = self.session.plan().generate(tokens)?;
+                let program = session.plan().generate(tokens)?;
                 self.programs.insert(tokens, program.clone());
                 program
             }
@@ -115,10 +131,10 @@ impl Generator {
             doc_lens: vec![context.len() as u32],
         };
         let batch = MicroBatch::assemble(&[sequence], tokens)?;
-        let row = self.session.plan().row_index();
-        self.session.executor().write::<i32>(&row, &[context.len() as i32 - 1])?;
+        let row = session.plan().row_index();
+        session.executor().write::<i32>(&row, &[context.len() as i32 - 1])?;
         let tasks = StepTasks::new(self.model.clone(), vec![batch], None);
-        let (result, _) = self.session.run(&program, tasks).context("computing the next token")?;
+        let (result, _) = session.run(&program, tasks).context("computing the next token")?;
         Ok(result.logits)
     }
 }

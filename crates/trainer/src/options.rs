@@ -1,5 +1,6 @@
 //! [`TrainOptions`]: what `megatrain train` can be told, by flag or by the same key of a TOML file. Flags win.
 
+use crate::data::{TrainOn, Truncation};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, CommandFactory, Parser, ValueEnum};
 use megatrain_base::parse_bytes;
@@ -26,15 +27,60 @@ pub struct TrainOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dtype: Option<Dtype>,
 
-    /// Files or folders: .txt, .jsonl with `text` or `input_ids`.
-    #[arg(long, value_name = "PATH", num_args = 1.., help_heading = "Data")]
+    /// Files or folders of .json, .jsonl, .txt (also .gz, .zst), .parquet or .arrow: conversations, prompts with
+    /// completions, texts or token ids. `PATH:WEIGHT` for each mixes them by weight.
+    #[arg(long, value_name = "PATH[:WEIGHT]", num_args = 1.., help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "one_or_many")]
     pub data: Option<Vec<PathBuf>>,
 
-    /// Share of the data kept apart and evaluated before and after training [default: 0].
-    #[arg(long, value_name = "FRACTION", allow_hyphen_values = true, help_heading = "Data")]
+    /// Data sets by the names that dataset_info.json gives them, as in LLaMA-Factory; commas or spaces between them.
+    #[arg(long, value_name = "NAME[:WEIGHT]", num_args = 1.., value_delimiter = ',', help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "names")]
+    pub dataset: Option<Vec<String>>,
+
+    /// Folder that holds dataset_info.json and its files [default: data].
+    #[arg(long, value_name = "DIR", help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub held_out: Option<f64>,
+    pub dataset_dir: Option<PathBuf>,
+
+    /// What the records of --data and --eval-data are: alpaca, sharegpt, openai, prompt-completion, text or tokens
+    /// [default: what each file's first record shows].
+    #[arg(long, value_name = "NAME", help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+
+    /// How weighted sources are mixed: concat, interleave_under (until one has no more), interleave_over (until all were
+    /// read, short ones again) or interleave_once (each record once) [default: interleave_under with weights, else concat].
+    #[arg(long, value_name = "STRATEGY", help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mix_strategy: Option<String>,
+
+    /// Chat template: a name (chatml, llama3, mistral, ...; an unknown one lists them) or a .jinja file [default: the
+    /// model's own].
+    #[arg(long, value_name = "NAME|FILE", help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+
+    /// What of a conversation is learnt [default: all-turns].
+    #[arg(long, value_name = "WHAT", help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train_on: Option<TrainOn>,
+
+    /// What becomes of a conversation longer than --seq-len [default: drop]. Texts are always cut into pieces.
+    #[arg(long, value_name = "HOW", help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub truncation: Option<Truncation>,
+
+    /// Whether documents share sequences, isolated from each other [default: true; false for token ids, and with
+    /// --group-by-length].
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false", help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packing: Option<bool>,
+
+    /// Bring unpacked sequences of about one length together.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false", help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_by_length: Option<bool>,
 
     /// Tokens in a sequence [default: 512, or the model's limit if lower].
     #[arg(long, value_name = "TOKENS", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = "Data")]
@@ -50,6 +96,36 @@ pub struct TrainOptions {
     #[arg(long, value_name = "N", value_parser = whole::<u64>, allow_negative_numbers = true, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+
+    /// Files or folders to evaluate on, before and after training; every format that --data takes.
+    #[arg(long, value_name = "PATH", num_args = 1.., help_heading = "Evaluation", conflicts_with = "held_out")]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "one_or_many")]
+    pub eval_data: Option<Vec<PathBuf>>,
+
+    /// Share of the data kept apart, chosen by the seed, and evaluated before and after training [default: 0].
+    #[arg(long, value_name = "FRACTION", allow_hyphen_values = true, help_heading = "Evaluation")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_out: Option<f64>,
+
+    /// Evaluate after every so many steps, too.
+    #[arg(long, value_name = "N", value_parser = whole::<u64>, allow_negative_numbers = true, help_heading = "Evaluation")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_steps: Option<u64>,
+
+    /// End after this many evaluations in a row without a lower loss.
+    #[arg(long, value_name = "N", value_parser = whole::<u64>, allow_negative_numbers = true, help_heading = "Evaluation")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_stopping_patience: Option<u64>,
+
+    /// With --eval-steps, save the model of the lowest evaluation loss to OUT/best-model [default: true].
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false", help_heading = "Evaluation")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub save_best: Option<bool>,
+
+    /// Prompts that the model answers at each evaluation; where conversations are trained, as a user's message.
+    #[arg(long, value_name = "TEXT", num_args = 1.., help_heading = "Evaluation")]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "one_or_many")]
+    pub eval_prompts: Option<Vec<String>>,
 
     /// Optimizer steps [default: as many as --epochs take].
     #[arg(long, value_name = "N", value_parser = whole::<u64>, allow_negative_numbers = true, help_heading = "Steps")]
@@ -366,17 +442,23 @@ impl std::fmt::Display for ExecutorMode {
 }
 
 /// `data = "a.txt"` and `data = ["a.txt", "b"]`.
-fn one_or_many<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Vec<PathBuf>>, D::Error> {
+fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> Result<Option<Vec<T>>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Paths {
-        One(PathBuf),
-        Many(Vec<PathBuf>),
+    enum Given<T> {
+        One(T),
+        Many(Vec<T>),
     }
-    Ok(Some(match Paths::deserialize(d)? {
-        Paths::One(path) => vec![path],
-        Paths::Many(paths) => paths,
+    Ok(Some(match Given::deserialize(d)? {
+        Given::One(one) => vec![one],
+        Given::Many(many) => many,
     }))
+}
+
+/// The same for names, where one text may hold several between commas.
+fn names<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Vec<String>>, D::Error> {
+    let given: Option<Vec<String>> = one_or_many(d)?;
+    Ok(given.map(|texts| texts.iter().flat_map(|text| text.split(',')).map(|name| name.trim().to_owned()).collect()))
 }
 
 /// Reads a whole number, or says what one looks like.
@@ -392,7 +474,7 @@ struct OnlyOptions {
 }
 
 /// What other trainers call our keys.
-const ELSEWHERE: [(&str, &str); 14] = [
+const ELSEWHERE: [(&str, &str); 24] = [
     ("learning_rate", "lr"),
     ("lr_scheduler_type", "lr_schedule"),
     ("warmup_steps", "warmup"),
@@ -402,11 +484,21 @@ const ELSEWHERE: [(&str, &str); 14] = [
     ("per_device_train_batch_size", "micro_batch_size"),
     ("model_name_or_path", "model"),
     ("base_model", "model"),
-    ("dataset", "data"),
+    ("datasets", "data"),
     ("output_dir", "out"),
     ("max_grad_norm", "clip"),
     ("max_seq_length", "seq_len"),
     ("cutoff_len", "seq_len"),
+    ("max_length", "seq_len"),
+    ("sequence_len", "seq_len"),
+    ("sample_packing", "packing"),
+    ("chat_template", "template"),
+    ("val_size", "held_out"),
+    ("val_set_size", "held_out"),
+    ("eval_dataset", "eval_data"),
+    ("mask_history", "train_on"),
+    ("train_on_prompt", "train_on"),
+    ("train_on_inputs", "train_on"),
 ];
 
 /// Every key of the TOML file: the flags' names with underscores.
@@ -498,6 +590,20 @@ mod tests {
             model = "m"
             dtype = "bf16"
             data = ["a", "b"]
+            dataset = "d, e:0.5"
+            dataset_dir = "f"
+            format = "alpaca"
+            mix_strategy = "concat"
+            template = "chatml"
+            train_on = "last-turn"
+            truncation = "left"
+            packing = false
+            group_by_length = true
+            eval_data = "g"
+            eval_steps = 10
+            early_stopping_patience = 3
+            save_best = false
+            eval_prompts = "h"
             held_out = 0.5
             seq_len = 7
             no_shuffle = true
@@ -546,6 +652,8 @@ mod tests {
             ("batch-size = 1", "did you mean `batch_size`?"),
             ("warmpu = 1", "did you mean `warmup`?"),
             ("learning_rate = 1", "its name here is `lr`"),
+            ("mask_history = true", "its name here is `train_on`"),
+            ("truncation = \"middle\"", "unknown variant `middle`"),
             ("[train]\nlr = 1", "write the keys at the top"),
             ("lr = \"fast\"", "invalid type"),
             ("dtype = \"fp8\"", "unknown variant `fp8`"),

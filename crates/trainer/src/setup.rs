@@ -38,7 +38,7 @@ pub struct Source {
     /// Its `config.json`.
     pub config: Value,
     /// Text to ids; `None` where the directory has no tokenizer.
-    pub tokenizer: Option<Box<dyn TextTokenizer>>,
+    pub tokenizer: Option<Arc<dyn TextTokenizer>>,
 }
 
 impl Source {
@@ -53,7 +53,7 @@ impl Source {
         let model = Arc::new(Model::new(&config));
         dir.check(&crate::weights::expected(&model), &crate::weights::aliases(&model))?;
         let tokenizer = match path.join("tokenizer.json").exists() {
-            true => Some(Box::new(Tokenizer::load(path)?) as Box<dyn TextTokenizer>),
+            true => Some(Arc::new(Tokenizer::load(path)?) as Arc<dyn TextTokenizer>),
             false => None,
         };
         let config = dir.config().clone();
@@ -77,7 +77,7 @@ impl Source {
             model: Arc::new(Model::new(&config)),
             dir: None,
             config: json,
-            tokenizer: Some(Box::new(ByteTokenizer)),
+            tokenizer: Some(Arc::new(ByteTokenizer)),
         })
     }
 

@@ -1,28 +1,30 @@
 //! The training run: data, plan, steps, evaluation, export.
 
+use crate::data::{self, RunData};
+use crate::evaluate::Monitor;
 use crate::metrics::StepMetrics;
 use crate::options::{Device, Schedule, TrainOptions};
-use crate::report::{DataFacts, Facts, Outcome, Recorder, Views, memory::peak_resident_bytes};
+use crate::progress::StepLog;
+use crate::report::{Facts, Outcome, Recorder, Views, memory::peak_resident_bytes};
 use crate::session::{Placement, Run, Session, planned_bytes};
 use crate::setup::{self, Source, StepShape};
 use crate::target::Target;
 use crate::tasks::{OptimStep, StepResult, StepTasks};
 use crate::{check, interrupt, weights};
 use anyhow::{Context, Result, bail};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use megatrain_base::fmt_bytes;
-use megatrain_data::{Batches, Documents, PackOptions, Packer, ReadOptions, StepBatch};
+use megatrain_data::{Batches, Packer, StepBatch};
 use megatrain_exec::RunReport;
 use megatrain_optim::{AdamW, LrSchedule, ScheduleKind, ScheduleOptions, Verdict};
 use megatrain_planner::{Model, Program};
 use megatrain_scheduler::Timeline;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Steps in flight at once: while one is updated the next is staged and begins its forward pass.
 const IN_FLIGHT: usize = 2;
@@ -43,8 +45,12 @@ pub struct Summary {
     pub last_loss: f64,
     /// The program of a full step.
     pub program: Option<Arc<Program>>,
-    /// Held-out loss before and after, if data was held out.
+    /// Loss of what is evaluated on before and after training, if anything is.
     pub held_out: Option<(f64, f64)>,
+    /// Step and loss of the best evaluation after a step.
+    pub best: Option<(u64, f64)>,
+    /// Whether the run ended since evaluations did not get better.
+    pub stopped_early: bool,
     /// Tokens a second over the whole run, padding not counted.
     pub tokens_per_s: f64,
     /// The exported model.
@@ -60,71 +66,42 @@ pub struct Summary {
 pub fn train(options: &TrainOptions) -> Result<Summary> {
     check::options(options)?;
     let source = Source::from_options(options)?;
-    let documents = read_data(options, &source)?;
-    train_on(options, &source, documents, DataKind::Files)
+    let data = RunData::read(options, &source)?;
+    train_on(options, &source, data, DataKind::Own)
 }
 
-/// The documents the options name.
-pub(crate) fn read_data(options: &TrainOptions, source: &Source) -> Result<Documents> {
-    let paths = options.data.as_deref().unwrap_or_default();
-    let read = ReadOptions { append_eos: true, vocab_size: Some(source.model.config.vocab) };
-    let (documents, report) = megatrain_data::read(paths, source.tokenizer.as_deref(), &read)?;
-    say!(
-        "data     {} file(s), {} document(s), {} tokens, {} of them targets{}",
-        report.files,
-        documents.docs.len(),
-        report.tokens,
-        report.targets,
-        match report.skips.is_empty() {
-            true => String::new(),
-            false => format!("; {}", report.skips.summary(&documents.files)),
-        }
-    );
-    Ok(documents)
-}
-
-/// Where documents come from, and with it what is done with them.
+/// What is done at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataKind {
-    /// Files: a pre-tokenized line is a sequence of its own.
-    Files,
-    /// Made by the demonstration: short ones share a sequence.
-    Demonstration,
-    /// Made by a benchmark: as files, and no model is saved.
+    /// The model is saved.
+    Own,
+    /// Made by a benchmark: no model is saved.
     Benchmark {
         /// See [`Placement::alias_blocks`].
         alias_blocks: Option<usize>,
     },
 }
 
-/// Trains on these documents.
+/// Trains on this data.
 ///
 /// # Errors
 /// As [`train`].
-pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, kind: DataKind) -> Result<Summary> {
+pub fn train_on(options: &TrainOptions, source: &Source, data: RunData, kind: DataKind) -> Result<Summary> {
     check::options(options)?;
     let shape = StepShape::new(options, &source.model.config)?;
     let (max_norm, _) = setup::clip_and_policy(options)?;
     let seed = options.seed.unwrap_or(0);
-    let (documents, held_out) = match options.held_out.unwrap_or(0.0) {
-        0.0 => (documents, None),
-        fraction => {
-            let (train, held) = documents.split_held_out(fraction, seed)?;
-            (train, Some(Arc::new(held)))
-        }
+    let mut monitor = Monitor {
+        evaluation: data.evaluation.map(|held| data::evaluation_packer(held, shape)).transpose()?,
+        prompts: data.prompts,
+        every: options.eval_steps,
+        patience: options.early_stopping_patience,
+        tokenizer: source.tokenizer.clone(),
+        best: Default::default(),
+        first_and_last: None,
     };
-    let pack = |documents: Arc<Documents>, shuffle: bool| {
-        Packer::new(
-            documents,
-            PackOptions { seq_len: shape.seq_len, seed, shuffle, pack_lines: kind == DataKind::Demonstration },
-        )
-    };
-    let held_out_documents = held_out.as_ref().map_or(0, |held: &Arc<Documents>| held.docs.len() as u64);
-    let data = DataFacts { held_out: held_out_documents, ..DataFacts::of(&documents) };
-    let packer = pack(Arc::new(documents), !options.no_shuffle.unwrap_or(false))?;
-    let held_out = held_out
-        .map(|held| pack(held, false).context("in the part of the data that --held-out keeps apart"))
-        .transpose()?;
+    monitor.check_prompts(shape.micro_tokens().min(source.model.config.max_positions))?;
+    let packer = data::training_packer(data.training, options, shape, data.packing)?;
     let mut batches = Batches::new(packer, shape.batch_size)?;
     if batches.sequences_in_epoch() < shape.batch_size {
         say!(
@@ -133,8 +110,8 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
             shape.batch_size
         );
     }
-    let epochs = options.epochs.unwrap_or(1);
-    let steps = options.steps.unwrap_or((batches.steps_in_epoch() as u64).saturating_mul(epochs));
+    say!("packing  {}", data::describe_packing(batches.packer(), shape));
+    let steps = options.steps.unwrap_or_else(|| steps_in(batches.packer(), shape, options.epochs.unwrap_or(1)));
     let schedule = schedule(options, steps)
         .with_context(|| format!("--warmup and --lr-schedule over {steps} steps (--steps or --epochs)"))?;
     let peak_lr = options.lr.unwrap_or(if source.dir.is_some() { 2e-5 } else { 1e-3 });
@@ -151,7 +128,7 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
     }
     say!("{}", setup::print_plan(&plan, placement, false));
     let planned_bytes = planned_bytes(&plan, placement);
-    let facts = Facts::new(options, &plan, placement, steps, data);
+    let facts = Facts::new(options, &plan, placement, steps, data.facts);
     let gpu = target.gpu().cloned();
     let gpu_free_bytes = gpu.as_ref().map(|gpu| gpu.memory_bytes()).transpose()?.map_or(0, |(free, _)| free);
     reset_memory_use();
@@ -160,7 +137,7 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
     // Only now: a run that fails to load keeps the figures of the one before.
     let views = match kind {
         DataKind::Benchmark { .. } => Views::MetricsOnly,
-        DataKind::Files | DataKind::Demonstration => Views::All,
+        DataKind::Own => Views::All,
     };
     let mut recorder = Recorder::begin(&out, facts, views)?;
 
@@ -174,20 +151,19 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
         max_norm,
         flops_per_token: source.model.config.flops_per_token(shape.seq_len),
     };
-    let evaluate = |trainer: &mut Trainer<'_>| -> Result<Option<f64>> {
-        held_out.as_ref().map(|held| trainer.evaluate(held)).transpose()
-    };
-    let before = evaluate(&mut trainer)?;
-    if let Some(loss) = before {
-        say!("held-out loss before training: {loss:.4}");
-        recorder.evaluation(0, loss)?;
-    }
     interrupt::install()?;
-    let mut summary = trainer.steps(&mut batches, steps, schedule, peak_lr, &mut recorder)?;
-    if let (Some(before), Some(after)) = (before, evaluate(&mut trainer)?) {
-        say!("held-out loss after training: {after:.4} (before: {before:.4})");
-        recorder.evaluation(summary.steps, after)?;
-        summary.held_out = Some((before, after));
+    monitor.run(&session, &source.model, shape, 0, &mut recorder)?;
+    let save_best = monitor.every.is_some() && options.save_best.unwrap_or(true);
+    let best_dir = save_best.then(|| out.join("best-model"));
+    let export = |dir: &Path| {
+        weights::export(&session, dir, source.dir.as_ref(), &source.config, source.export_dtype(), source.extras())
+    };
+    let mut evaluations = Evaluations { monitor, best_dir, export: &export, done: 0, seconds: 0.0 };
+    let mut summary = trainer.steps(&mut batches, steps, schedule, peak_lr, &mut recorder, &mut evaluations)?;
+    summary.held_out = evaluations.monitor.first_and_last;
+    summary.best = evaluations.monitor.best.lowest;
+    if let (Some((before, after)), Some((step, lowest))) = (summary.held_out, summary.best) {
+        say!("eval     loss {before:.4} before training, {after:.4} after it; the lowest was {lowest:.4} after step {step}");
     }
 
     say!("memory   {}", memory_use(planned_bytes));
@@ -206,14 +182,7 @@ pub fn train_on(options: &TrainOptions, source: &Source, documents: Documents, k
         return Ok(summary);
     }
     summary.model_dir = out.join("model");
-    weights::export(
-        &session,
-        &summary.model_dir,
-        source.dir.as_ref(),
-        &source.config,
-        source.export_dtype(),
-        source.extras(),
-    )?;
+    export(&summary.model_dir)?;
     say!("model    saved to {}", summary.model_dir.display());
     if recorder.finish(if summary.interrupted { Outcome::Interrupted } else { Outcome::Finished }) {
         say!("report   {}", out.join(crate::report::PAGE).display());
@@ -237,6 +206,18 @@ fn memory_use(planned: u64) -> String {
             100.0 * (bytes as f64 / planned as f64 - 1.0)
         ),
         None => format!("{} planned", fmt_bytes(planned)),
+    }
+}
+
+/// Steps that some epochs take. Shuffled epochs of packed documents differ a little, so each is counted, unless there are
+/// very many.
+fn steps_in(packer: &Packer, shape: StepShape, epochs: u64) -> u64 {
+    const COUNTED: u64 = 64;
+    let steps = |epoch| packer.epoch(epoch).len().div_ceil(shape.batch_size) as u64;
+    let counted: u64 = (0..epochs.min(COUNTED)).map(steps).sum();
+    match epochs.checked_sub(COUNTED) {
+        None => counted,
+        Some(more) => counted.saturating_add(steps(0).saturating_mul(more)),
     }
 }
 
@@ -287,6 +268,38 @@ struct Trainer<'a> {
     flops_per_token: f64,
 }
 
+/// Evaluations between the steps, and what follows from them.
+struct Evaluations<'a> {
+    monitor: Monitor,
+    /// Where the best model goes, if it is kept.
+    best_dir: Option<PathBuf>,
+    export: &'a dyn Fn(&Path) -> Result<()>,
+    /// The step after which the last was.
+    done: u64,
+    /// Time spent.
+    seconds: f64,
+}
+
+impl Evaluations<'_> {
+    /// Whether one has to come before the step after this one.
+    fn due(&self, step: u64) -> bool {
+        step > self.done && self.monitor.due(step)
+    }
+
+    /// Evaluates and keeps the model if it is the best so far. Whether the run is to end.
+    fn run(&mut self, trainer: &Trainer<'_>, step: u64, recorder: &mut Recorder) -> Result<bool> {
+        let start = Instant::now();
+        let verdict = self.monitor.run(trainer.session, &trainer.model, trainer.shape, step, recorder)?;
+        if let Some(dir) = self.best_dir.as_deref().filter(|_| verdict.improved) {
+            (self.export)(dir)?;
+            say!("         the best so far, saved to {}", dir.display());
+        }
+        self.done = step;
+        self.seconds += start.elapsed().as_secs_f64();
+        Ok(verdict.stop)
+    }
+}
+
 /// A step that was issued.
 struct Issued {
     step: u64,
@@ -305,6 +318,7 @@ impl Trainer<'_> {
         schedule: LrSchedule,
         peak_lr: f64,
         recorder: &mut Recorder,
+        evaluations: &mut Evaluations<'_>,
     ) -> Result<Summary> {
         let mut log = StepLog::new(steps, recorder.limit_tflops());
         let mut summary = Summary::default();
@@ -312,8 +326,13 @@ impl Trainer<'_> {
         let (start, mut last_end, mut tokens) = (Instant::now(), Instant::now(), 0);
         let mut issued = 0;
         loop {
-            // Once the run is asked to end nothing is begun; what was begun is finished.
-            while in_flight.len() < IN_FLIGHT && issued < steps && !interrupt::requested() {
+            if in_flight.is_empty() && evaluations.due(issued) {
+                summary.stopped_early = log.pause(|| evaluations.run(self, issued, recorder))? && issued < steps;
+                last_end = Instant::now();
+            }
+            // Once the run is to end nothing is begun; what was begun is finished.
+            let ends = summary.stopped_early || interrupt::requested();
+            while in_flight.len() < IN_FLIGHT && issued < steps && !ends && !evaluations.due(issued) {
                 issued += 1;
                 let lr = schedule.lr(peak_lr, issued - 1);
                 in_flight.push_back(self.issue(issued, lr, batches.next_step())?);
@@ -344,16 +363,25 @@ impl Trainer<'_> {
                 );
             }
         }
-        summary.interrupted = issued < steps;
+        summary.interrupted = issued < steps && !summary.stopped_early;
+        if summary.stopped_early {
+            log.note(&format!(
+                "stopped after step {issued}: {} evaluation(s) without a lower loss (--early-stopping-patience)",
+                evaluations.monitor.best.since
+            ));
+        }
         if summary.interrupted {
             log.note(&format!("interrupted after step {issued}; saving the model"));
         }
         log.finish();
+        if evaluations.done < issued && !evaluations.monitor.is_idle() {
+            evaluations.run(self, issued, recorder)?;
+        }
         summary.program = self.programs.values().max_by_key(|program| program.commands.len()).cloned();
         if let Some(program) = &summary.program {
             recorder.usage().say(program);
         }
-        summary.tokens_per_s = tokens as f64 / start.elapsed().as_secs_f64();
+        summary.tokens_per_s = tokens as f64 / (start.elapsed().as_secs_f64() - evaluations.seconds);
         Ok(summary)
     }
 
@@ -408,91 +436,5 @@ impl Trainer<'_> {
             skipped,
         };
         Ok((line, report))
-    }
-
-    /// Mean loss of all targets of a data set.
-    fn evaluate(&mut self, packer: &Packer) -> Result<f64> {
-        let epoch = packer.epoch(0);
-        let sequences: Vec<_> = (0..epoch.len()).map(|i| epoch.sequence(i)).collect();
-        let group = self.session.plan().group();
-        say!("evaluating {} held-out sequence(s)", sequences.len());
-        let bar = crate::progress::bar(sequences.len() as u64, "evaluating");
-        let (mut sum, mut targets) = (0.0, 0);
-        for part in sequences.chunks(self.shape.micro_batch_size * group) {
-            let micros = part
-                .chunks(self.shape.micro_batch_size)
-                .map(|sequences| megatrain_data::MicroBatch::assemble(sequences, self.shape.micro_tokens()))
-                .collect::<Result<Vec<_>, _>>()?;
-            let program = self.session.plan().evaluate(micros.len())?;
-            let tasks = StepTasks::new(self.model.clone(), micros, None);
-            targets += tasks.targets();
-            sum += self.session.run(&program, tasks)?.0.loss_sum();
-            bar.inc(part.len() as u64);
-        }
-        bar.finish_and_clear();
-        Ok(sum / targets as f64)
-    }
-}
-
-/// Steps as a person follows them: a bar on a terminal, lines elsewhere.
-struct StepLog {
-    bar: Option<ProgressBar>,
-    steps: u64,
-    smoothed: Option<f64>,
-    last_line: Option<Instant>,
-    limit_tflops: Option<f64>,
-}
-
-impl StepLog {
-    fn new(steps: u64, limit_tflops: Option<f64>) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(4));
-            let style = ProgressStyle::with_template("step {pos}/{len} [{bar:24}] {msg} eta {eta}");
-            bar.set_style(style.expect("a constant template").progress_chars("=> "));
-            bar.enable_steady_tick(Duration::from_millis(500));
-            bar
-        });
-        StepLog { bar, steps, smoothed: None, last_line: None, limit_tflops }
-    }
-
-    fn step(&mut self, line: &StepMetrics) {
-        let loss = match self.smoothed {
-            Some(smoothed) if line.loss.is_finite() => 0.9 * smoothed + 0.1 * line.loss,
-            _ => line.loss,
-        };
-        self.smoothed = loss.is_finite().then_some(loss).or(self.smoothed);
-        let share = self
-            .limit_tflops
-            .map_or(String::new(), |limit| format!(" ({:.0}% of the limit)", 100.0 * line.model_tflops / limit));
-        let text = format!(
-            "loss {:.4} (smoothed {loss:.4}) norm {:.3} lr {:.2e} {:.0} tokens/s {:.3} TFLOP/s{share}",
-            line.loss, line.grad_norm, line.lr, line.tokens_per_s, line.model_tflops
-        );
-        match &self.bar {
-            Some(bar) => {
-                bar.set_position(line.step);
-                bar.set_message(text);
-            }
-            None => {
-                let due = self.last_line.is_none_or(|at| at.elapsed() >= Duration::from_secs(5));
-                if due || line.step == self.steps {
-                    say!("step {}/{} {text}", line.step, self.steps);
-                    self.last_line = Some(Instant::now());
-                }
-            }
-        }
-    }
-
-    fn note(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.println(text),
-            None => say!("{text}"),
-        }
-    }
-
-    fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.abandon();
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! `megatrain bench cpu`: whole training steps on the CPU executor, beside the machine's matrix-product peak and, where a
 //! command for it is given, beside a peer on the same model, batches and threads.
 
+use crate::data::{Packing, RunData};
 use crate::options::{Dtype, Schedule, TrainOptions};
 use crate::setup::{self, Source};
 use crate::train::{self, DataKind};
@@ -153,7 +154,8 @@ fn train_steps(
         line: i as u64 + 1,
     });
     let documents = Documents { files: vec!["(bench)".into()], docs: docs.collect() };
-    train::train_on(&train, source, documents, DataKind::Benchmark { alias_blocks: None })?;
+    let data = RunData::from_documents(documents, Packing { texts: true, lines: false }, &train, source)?;
+    train::train_on(&train, source, data, DataKind::Benchmark { alias_blocks: None })?;
     let text = std::fs::read_to_string(out.join("metrics.jsonl"))?;
     figures(text.lines())
 }

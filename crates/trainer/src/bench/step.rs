@@ -2,10 +2,11 @@
 //! training loop as any run.
 
 use super::cpu::Workplace;
+use crate::data::{Packing, RunData};
 use crate::options::{ActivationLevel, Bytes, Device, Dtype, Schedule, Slots, TrainOptions, Update, whole};
 use crate::setup::Source;
 use crate::simulation;
-use crate::train::{DataKind, read_data, train_on};
+use crate::train::{DataKind, train_on};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use megatrain_data::{Document, Documents, Random};
@@ -116,12 +117,15 @@ pub fn run(options: &StepOptions) -> Result<()> {
         out: Some(work.path.clone()),
         ..TrainOptions::default()
     };
-    let documents = match &options.data {
-        Some(_) => read_data(&TrainOptions { data: options.data.clone(), ..train.clone() }, &source)?,
-        None => documents(&source, steps as usize * tokens / seq, seq),
+    let data = match &options.data {
+        Some(_) => RunData::read(&TrainOptions { data: options.data.clone(), ..train.clone() }, &source)?,
+        None => {
+            let documents = documents(&source, steps as usize * tokens / seq, seq);
+            RunData::from_documents(documents, Packing { texts: true, lines: false }, &train, &source)?
+        }
     };
     let profile = options.profile.as_deref().map(simulation::read_profile).transpose()?;
-    let summary = train_on(&train, &source, documents, DataKind::Benchmark { alias_blocks: options.alias_layers })?;
+    let summary = train_on(&train, &source, data, DataKind::Benchmark { alias_blocks: options.alias_layers })?;
     let text = std::fs::read_to_string(work.path.join("metrics.jsonl")).context("reading the steps")?;
     let mut seconds = text
         .lines()

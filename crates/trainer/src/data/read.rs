@@ -1,0 +1,245 @@
+//! Records into documents of tokens: read one by one, encoded many at a time on all threads, kept in order.
+
+use super::Truncation;
+use super::report::DataReport;
+use super::sources::{chat_options, sample_options};
+use crate::options::TrainOptions;
+use crate::setup::Source;
+use anyhow::{Context, Result, anyhow, bail};
+use megatrain_data::{
+    ChatEncoder, ChatFiles, ChatOptions, Conversation, DataSource, Document, Documents, Encoded, IGNORE, Message,
+    Origin, Role, Sample, SampleOptions, Samples, Skip, SkipReason, TextTokenizer,
+};
+use rayon::prelude::*;
+use std::sync::Arc;
+
+/// Records encoded at a time.
+const RECORDS_AT_A_TIME: usize = 1024;
+
+/// Documents, and what is to be known about them.
+pub struct Data {
+    /// The documents, in the order of the records.
+    pub documents: Documents,
+    /// What was read and what was left out.
+    pub report: DataReport,
+}
+
+/// Reads data for one model with one set of options.
+pub struct Reader {
+    encoders: Option<Encoders>,
+    samples: SampleOptions,
+    /// What becomes of token ids that are too long; None: that is an error.
+    truncation: Option<Truncation>,
+    seq_len: usize,
+    vocab: usize,
+}
+
+/// Text to tokens. The encoder with a chat template is made when the first conversation asks for it, so that a model's
+/// damaged template troubles nobody who trains on text.
+struct Encoders {
+    tokenizer: Arc<dyn TextTokenizer>,
+    files: ChatFiles,
+    options: ChatOptions,
+    text: ChatEncoder,
+    chat: Option<ChatEncoder>,
+}
+
+impl Reader {
+    /// Reads the template that was named, if one was.
+    ///
+    /// # Errors
+    /// There is no such template, or it is damaged.
+    pub fn new(options: &TrainOptions, source: &Source, seq_len: usize) -> Result<Reader> {
+        let encoders = source.tokenizer.clone().map(|tokenizer| {
+            let files = source.dir.as_ref().map(|dir| ChatFiles::read(dir.path())).transpose()?.unwrap_or_default();
+            let chat_options = chat_options(options, seq_len)?;
+            let plain = ChatOptions { template: Default::default(), ..chat_options.clone() };
+            let text = ChatEncoder::new(tokenizer.clone(), &ChatFiles::default(), plain)?;
+            let mut encoders = Encoders { tokenizer, files, options: chat_options, text, chat: None };
+            if options.template.is_some() {
+                encoders.chat().context("--template")?;
+            }
+            Ok::<_, anyhow::Error>(encoders)
+        });
+        Ok(Reader {
+            encoders: encoders.transpose()?,
+            samples: sample_options(options)?,
+            truncation: options.truncation,
+            seq_len,
+            vocab: source.model.config.vocab,
+        })
+    }
+
+    /// Reads all of some sources.
+    ///
+    /// # Errors
+    /// What cannot be read or encoded, with file and line; data of which nothing is left.
+    pub fn read(&mut self, sources: &[DataSource], what: &'static str) -> Result<Data> {
+        let mut samples = Samples::new(sources, &self.samples)?;
+        let (_, total_bytes) = samples.progress();
+        let bar = crate::progress::bar(total_bytes, what);
+        let mut data = Data {
+            documents: Documents { files: samples.files().to_vec(), docs: Vec::new() },
+            report: DataReport::default(),
+        };
+        loop {
+            let some = samples.by_ref().take(RECORDS_AT_A_TIME).collect::<Result<Vec<_>, _>>()?;
+            if some.is_empty() {
+                break;
+            }
+            self.encode(some, &mut data)?;
+            bar.set_position(samples.progress().0);
+        }
+        bar.finish_and_clear();
+        data.report.sources = samples.reports().cloned().collect();
+        let mut skips = samples.skips().clone();
+        skips.extend(std::mem::take(&mut data.report.skips));
+        data.report.skips = skips;
+        if data.documents.docs.is_empty() {
+            bail!("nothing would be learnt: {}", data.report.skips.summary(&data.documents.files));
+        }
+        Ok(data)
+    }
+
+    /// Encodes records and appends them as documents.
+    fn encode(&mut self, samples: Vec<Sample>, data: &mut Data) -> Result<()> {
+        let Data { documents: Documents { files, docs }, report } = data;
+        let origin = |file: u32, line| Origin { path: files[file as usize].clone(), line: (line > 0).then_some(line) };
+        if let Some(words) = samples.iter().find(|sample| !matches!(sample, Sample::Tokens { .. })) {
+            let (file, line) = words.place();
+            let Some(encoders) = &mut self.encoders else {
+                bail!(
+                    "{}: this is text, but there is no tokenizer to encode it; give a model directory with a \
+                     tokenizer.json, or pre-tokenized data",
+                    origin(file, line)
+                );
+            };
+            let chat = |sample: &Sample| matches!(sample, Sample::Conversation(_));
+            if samples.iter().any(chat) {
+                encoders.chat()?;
+            }
+            let ended = |sample: &&Sample| matches!(sample, Sample::Text { .. } | Sample::PromptCompletion { .. });
+            if let Some(text) = samples.iter().find(ended).filter(|_| encoders.tokenizer.eos_id().is_none()) {
+                let (file, line) = text.place();
+                bail!(
+                    "{}: the tokenizer names no end token to append to texts; add \"eos_token\" to its \
+                     tokenizer_config.json",
+                    origin(file, line)
+                );
+            }
+        }
+        let encoders = self.encoders.as_ref();
+        let encode = |sample: &Sample| match sample {
+            Sample::Tokens { tokens, labels, .. } => self.token_ids(tokens, labels),
+            _ => encoders.expect("checked above").encode(sample),
+        };
+        let outcomes: Vec<_> = samples.par_iter().map(encode).collect();
+        for (sample, outcome) in samples.iter().zip(outcomes) {
+            let (file, line) = sample.place();
+            report.count(sample, &outcome);
+            let Encoded { tokens, labels, .. } = match outcome {
+                Ok(encoded) => encoded,
+                Err(SkipReason::NoTemplate(problem)) => {
+                    bail!("{}: {problem} (--template NAME or --template FILE.jinja)", origin(file, line))
+                }
+                Err(reason) => {
+                    report.skips.add(Skip { file, line, kind: reason.kind(), reason: reason.to_string() });
+                    continue;
+                }
+            };
+            let (what, inside) = match sample {
+                Sample::Tokens { .. } => ("input_ids", false),
+                _ => ("what is encoded", true),
+            };
+            let problem =
+                self.out_of_range(what, &tokens, inside).or_else(|| self.out_of_range("labels", &labels, inside));
+            if let Some(problem) = problem {
+                bail!("{}: {problem}", origin(file, line));
+            }
+            // A text may be cut anywhere, so it has no labels of its own.
+            let labels = (!matches!(sample, Sample::Text { .. })).then_some(labels);
+            docs.push(Document { tokens, labels, file, line });
+        }
+        Ok(())
+    }
+
+    /// Token ids as they come; too long ones only where it was said what becomes of them.
+    fn token_ids(&self, tokens: &[i32], labels: &[i32]) -> Result<Encoded, SkipReason> {
+        let max = self.seq_len;
+        let all = 0..tokens.len();
+        let kept = match self.truncation.filter(|_| tokens.len() > max) {
+            None => all,
+            Some(Truncation::Drop) => return Err(SkipReason::TooLong { tokens: tokens.len(), max }),
+            Some(Truncation::Right) => 0..max,
+            Some(Truncation::Left) => tokens.len() - max..tokens.len(),
+        };
+        Ok(Encoded { tokens: tokens[kept.clone()].to_vec(), labels: labels[kept].to_vec(), ..Encoded::default() })
+    }
+
+    fn out_of_range(&self, what: &str, ids: &[i32], ours: bool) -> Option<String> {
+        let bad = |id: i32| usize::try_from(id).map_or(!(what == "labels" && id == IGNORE), |id| id >= self.vocab);
+        let place = ids.iter().position(|&id| bad(id))?;
+        let allowed = if what == "labels" { format!(", or {IGNORE} where nothing is trained") } else { String::new() };
+        let advice = match ours {
+            true => "tokenizer.json and config.json must come from the same model",
+            false => "was the data made with another tokenizer?",
+        };
+        Some(format!(
+            "place {place} of {what} is {}; ids must lie between 0 and {}, the model's vocabulary{allowed}; {advice}",
+            ids[place],
+            self.vocab - 1
+        ))
+    }
+
+    /// The tokens of a prompt, and how it reads to the model: as a user's message before the assistant's answer where
+    /// `chat`, else as it stands.
+    ///
+    /// # Errors
+    /// There is no tokenizer, or the template refuses the message.
+    pub fn prompt(&mut self, text: &str, chat: bool) -> Result<Vec<i32>> {
+        let encoders = self.encoders.as_mut().context("the model has no tokenizer.json to read prompts with")?;
+        let mut tokens = match chat {
+            false => encoders.tokenizer.encode(text)?,
+            true => {
+                let messages = vec![Message::new(Role::User, text)];
+                let conversation = Conversation { messages, ..Conversation::default() };
+                let rendered = encoders.chat()?.render(&conversation, true).map_err(|reason| anyhow!("{reason}"))?;
+                let mut tokens: Vec<i32> =
+                    encoders.tokenizer.pieces(&rendered)?.into_iter().map(|piece| piece.id).collect();
+                let begin = encoders.tokenizer.begin_id().filter(|begin| tokens.first() != Some(begin));
+                tokens.splice(0..0, begin);
+                tokens
+            }
+        };
+        if tokens.is_empty() {
+            tokens.extend(encoders.tokenizer.eos_id());
+        }
+        Ok(tokens)
+    }
+
+    /// What a person should know about the chat template, once a conversation was met.
+    pub fn warnings(&self) -> &[String] {
+        self.encoders.as_ref().and_then(|encoders| encoders.chat.as_ref()).map_or(&[], ChatEncoder::warnings)
+    }
+}
+
+impl Encoders {
+    /// The encoder of conversations.
+    fn chat(&mut self) -> Result<&ChatEncoder> {
+        if self.chat.is_none() {
+            let chat = ChatEncoder::new(self.tokenizer.clone(), &self.files, self.options.clone())?;
+            for warning in chat.warnings() {
+                say!("note     {warning}");
+            }
+            self.chat = Some(chat);
+        }
+        Ok(self.chat.as_ref().expect("made above"))
+    }
+
+    fn encode(&self, sample: &Sample) -> Result<Encoded, SkipReason> {
+        match sample {
+            Sample::Conversation(_) => self.chat.as_ref().unwrap_or(&self.text).encode_sample(sample),
+            _ => self.text.encode_sample(sample),
+        }
+    }
+}

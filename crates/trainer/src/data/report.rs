@@ -1,0 +1,89 @@
+//! [`DataReport`]: what was read, in sentences.
+
+use megatrain_data::chat::Notes;
+use megatrain_data::{Documents, Encoded, Sample, SkipReason, Skips, SourceReport};
+use std::fmt::Write;
+
+/// What was read of a data set, what was left out, and why.
+#[derive(Clone, Debug, Default)]
+pub struct DataReport {
+    /// Each source.
+    pub sources: Vec<SourceReport>,
+    /// Texts, kept or not.
+    pub texts: u64,
+    /// Conversations, kept or not.
+    pub conversations: u64,
+    /// Prompts with completions, kept or not.
+    pub completions: u64,
+    /// Records of token ids, kept or not.
+    pub pretokenized: u64,
+    /// Records left out, by readers and by encoding.
+    pub skips: Skips,
+    /// Sums of what is to be known about the kept ones, by name.
+    pub notes: Vec<(&'static str, u64)>,
+}
+
+impl DataReport {
+    /// Counts a record.
+    pub(super) fn count(&mut self, sample: &Sample, outcome: &Result<Encoded, SkipReason>) {
+        *match sample {
+            Sample::Text { .. } => &mut self.texts,
+            Sample::Tokens { .. } => &mut self.pretokenized,
+            Sample::Conversation(_) => &mut self.conversations,
+            Sample::PromptCompletion { .. } => &mut self.completions,
+        } += 1;
+        let Ok(encoded) = outcome else { return };
+        if self.notes.is_empty() {
+            self.notes = Notes::default().named().to_vec();
+        }
+        for (sum, (_, count)) in self.notes.iter_mut().zip(encoded.notes.named()) {
+            sum.1 += count;
+        }
+    }
+
+    /// Records that were cut to the length of a sequence.
+    pub fn truncated(&self) -> u64 {
+        self.notes.iter().filter(|(name, _)| name.starts_with("cut_")).map(|(_, count)| count).sum()
+    }
+
+    /// What was read, and what of it a person may want to change; several lines.
+    pub fn describe(&self, documents: &Documents) -> String {
+        let targets: u64 = documents.docs.iter().map(|doc| doc.targets(0, doc.tokens.len())).sum();
+        let tokens = documents.tokens();
+        let mut formats: Vec<_> = self.sources.iter().filter_map(|source| source.format).collect();
+        formats.dedup();
+        let mut text = format!(
+            "{} file(s) ({}), {} document(s), {tokens} tokens, {targets} of them targets ({:.0}%)",
+            documents.files.len(),
+            formats.join(", "),
+            documents.docs.len(),
+            100.0 * targets as f64 / tokens as f64
+        );
+        for (name, count) in self.notes.iter().filter(|(_, count)| *count > 0) {
+            if let Some(meaning) = meaning(name) {
+                let _ = write!(text, "\n         {count} {meaning}");
+            }
+        }
+        if !self.skips.is_empty() {
+            let _ = write!(text, "\n         {}", self.skips.summary(&documents.files));
+        }
+        text
+    }
+}
+
+/// What a note's number counts, where it asks for a person's attention.
+fn meaning(note: &str) -> Option<&'static str> {
+    Some(match note {
+        "special_in_content" => "special token(s) spelled inside messages; they became those tokens",
+        "altered_turns" => "turn(s) that the template renders otherwise once others follow; learnt as rendered",
+        "calls_as_text" => {
+            "message(s) whose tool calls stand in their content, since the template has no place for calls"
+        }
+        "tools_left_out" => "conversation(s) whose tools the template does not mention",
+        "thoughts_left_out" => "message(s) whose thoughts the template does not mention",
+        "cut_left" => "conversation(s) or prompt(s) cut from the left to --seq-len",
+        "cut_right" => "conversation(s) cut from the right to --seq-len, after an answer",
+        "cut_inside" => "conversation(s) or prompt(s) cut within an answer to --seq-len; no end is learnt there",
+        _ => return None,
+    })
+}

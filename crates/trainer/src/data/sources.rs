@@ -1,0 +1,138 @@
+//! From options to the sources of data and how they are read.
+
+use super::{TrainOn, Truncation};
+use crate::options::TrainOptions;
+use anyhow::{Context, Result, anyhow, bail};
+use megatrain_data::chat::TemplateChoice;
+use megatrain_data::{ChatOptions, DataSource, Format, Mix, Registry, SampleOptions};
+use std::path::{Path, PathBuf};
+
+/// Refuses what makes no sense whatever the files hold.
+///
+/// # Errors
+/// The first such option, with its flag.
+pub fn check(options: &TrainOptions) -> Result<()> {
+    format(options)?;
+    sample_options(options)?;
+    if options.packing == Some(true) && options.group_by_length == Some(true) {
+        bail!(
+            "--group-by-length orders sequences of one document each, and --packing makes them of several; leave out one"
+        );
+    }
+    if options.dataset_dir.is_some() && options.dataset.is_none() {
+        bail!("--dataset-dir is where --dataset looks; give --dataset NAME too, or --data files instead");
+    }
+    let held_out = options.held_out.unwrap_or(0.0);
+    if !(0.0..1.0).contains(&held_out) {
+        bail!("--held-out {held_out} is no share of the data; give a number from 0 to below 1, for example 0.05");
+    }
+    if held_out > 0.0 && options.eval_data.is_some() {
+        bail!("--held-out and --eval-data both name what is evaluated on; keep one");
+    }
+    let evaluates = held_out > 0.0 || options.eval_data.is_some();
+    for (flag, given) in [
+        ("--eval-steps", options.eval_steps.is_some()),
+        ("--early-stopping-patience", options.early_stopping_patience.is_some()),
+    ] {
+        if given && !evaluates && options.eval_prompts.is_none() {
+            bail!("{flag} needs something to evaluate on: give --eval-data FILES or --held-out FRACTION");
+        }
+    }
+    if options.early_stopping_patience.is_some() && !evaluates {
+        bail!(
+            "--early-stopping-patience looks at the evaluation's loss: give --eval-data FILES or --held-out FRACTION"
+        );
+    }
+    if options.early_stopping_patience.is_some() && options.eval_steps.is_none() {
+        bail!("--early-stopping-patience counts evaluations during training: say with --eval-steps N when they are");
+    }
+    if options.save_best == Some(true) && (options.eval_steps.is_none() || !evaluates) {
+        bail!("--save-best saves at evaluations during training: give --eval-steps N and something to evaluate on");
+    }
+    for (flag, value) in
+        [("--eval-steps", options.eval_steps), ("--early-stopping-patience", options.early_stopping_patience)]
+    {
+        if value == Some(0) {
+            bail!("{flag} 0 means nothing; give at least 1, or leave it out");
+        }
+    }
+    Ok(())
+}
+
+fn format(options: &TrainOptions) -> Result<Option<Format>> {
+    let named = options.format.as_deref().map(Format::named);
+    named.transpose().map_err(|problem| anyhow!("--format: {problem}"))
+}
+
+/// How records are read.
+pub(super) fn sample_options(options: &TrainOptions) -> Result<SampleOptions> {
+    let mix = options.mix_strategy.as_deref().map(Mix::named).transpose();
+    let mix = mix.map_err(|problem| anyhow!("--mix-strategy: {problem}"))?;
+    Ok(SampleOptions { mix, seed: options.seed.unwrap_or(0), ..SampleOptions::default() })
+}
+
+/// How conversations become tokens.
+pub(super) fn chat_options(options: &TrainOptions, seq_len: usize) -> Result<ChatOptions> {
+    Ok(ChatOptions {
+        template: options.template.as_deref().map(template).transpose()?.unwrap_or_default(),
+        train_on: options.train_on.unwrap_or(TrainOn::AllTurns).into(),
+        max_tokens: Some(seq_len),
+        too_long: options.truncation.unwrap_or(Truncation::Drop).into(),
+        ..ChatOptions::default()
+    })
+}
+
+/// A file if it looks like one, else a name.
+fn template(given: &str) -> Result<TemplateChoice> {
+    let is_path = given.ends_with(".jinja") || given.contains(['/', '\\']) || Path::new(given).is_file();
+    if !is_path {
+        return Ok(TemplateChoice::Named(given.to_owned()));
+    }
+    let text = std::fs::read_to_string(given).with_context(|| format!("reading the template --template {given}"))?;
+    Ok(TemplateChoice::Text { origin: given.to_owned(), text })
+}
+
+/// What --data and --dataset name.
+///
+/// # Errors
+/// There is no such data set, a weight is no number, or nothing was named.
+pub fn training_sources(options: &TrainOptions) -> Result<Vec<DataSource>> {
+    let mut sources = files(options, options.data.as_deref().unwrap_or_default())?;
+    if let Some(names) = &options.dataset {
+        let dir = options.dataset_dir.clone().unwrap_or_else(|| "data".into());
+        let registry = Registry::open(&dir).with_context(|| {
+            format!("--dataset looks for dataset_info.json in {}; --dataset-dir names another folder", dir.display())
+        })?;
+        for name in names {
+            sources.push(registry.source(name).context("--dataset")?);
+        }
+    }
+    if sources.is_empty() {
+        bail!("no data: give --data files or directories, or --dataset names");
+    }
+    Ok(sources)
+}
+
+/// What --eval-data names.
+///
+/// # Errors
+/// A weight is no number.
+pub fn evaluation_sources(options: &TrainOptions) -> Result<Option<Vec<DataSource>>> {
+    let sources = options.eval_data.as_deref().map(|paths| files(options, paths)).transpose()?;
+    if let Some(source) = sources.iter().flatten().find(|source| source.weight.is_some()) {
+        bail!("--eval-data {}: what is evaluated on has no weights; leave the weight out", source.path.display());
+    }
+    Ok(sources)
+}
+
+fn files(options: &TrainOptions, paths: &[PathBuf]) -> Result<Vec<DataSource>> {
+    let format = format(options)?;
+    let source = |path: &PathBuf| {
+        let source = match path.to_str() {
+            Some(text) => DataSource::parse(text)?,
+            None => DataSource::new(path),
+        };
+        Ok(DataSource { format: format.clone(), ..source })
+    };
+    paths.iter().map(source).collect()
+}
