@@ -628,6 +628,7 @@ mod tests {
             device_memory = "2GiB"
             slots = "all"
             executor = "shuffle:9"
+            debug_sync = true
             trace = "t"
             out = "o"
         "#;

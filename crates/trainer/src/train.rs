@@ -163,7 +163,9 @@ pub fn train_on(options: &TrainOptions, source: &Source, data: RunData, kind: Da
     summary.held_out = evaluations.monitor.first_and_last;
     summary.best = evaluations.monitor.best.lowest;
     if let (Some((before, after)), Some((step, lowest))) = (summary.held_out, summary.best) {
-        say!("eval     loss {before:.4} before training, {after:.4} after it; the lowest was {lowest:.4} after step {step}");
+        say!(
+            "eval     loss {before:.4} before training, {after:.4} after it; the lowest was {lowest:.4} after step {step}"
+        );
     }
 
     say!("memory   {}", memory_use(planned_bytes));

@@ -7,7 +7,7 @@ use common::Scene;
 use serde_json::{Value, json};
 
 /// What is wrong, how it comes about, the arguments, and what the error must contain (`@`: the scene's directory).
-type Row = (&'static str, fn(&Scene), &'static str, &'static [&'static str]);
+type Row<'a> = (&'static str, fn(&Scene), &'a str, &'static [&'static str]);
 
 /// Nothing but the flags is wrong.
 const AS_IS: fn(&Scene) = |_| {};
@@ -105,7 +105,7 @@ const FLAGS: &[Row] = &[
     ("activations", AS_IS, "{train} --activations some", &["invalid value 'some'", "auto, keep, partial, recompute"]),
     ("update policy", AS_IS, "{train} --update late", &["invalid value 'late'", "auto, eager, after-norm"]),
     ("device", AS_IS, "{train} --device tpu", &["`tpu` is no device; write auto, cpu or cuda:N"]),
-    ("no CUDA here", AS_IS, "{train} --device cuda:9", &["--device cuda:9", "no CUDA executor yet; use --device cpu"]),
+    ("no CUDA here", AS_IS, "{train} --device cuda:9", &["--device cuda:9"]),
     ("executor", AS_IS, "{train} --executor fast", &["`fast` is no executor mode", "threads, inline or shuffle:SEED"]),
     ("threads", AS_IS, "{train} --threads 1000000", &["--threads 1000000", "this machine runs"]),
     ("size", AS_IS, "{train} --device-memory lots", &["`lots` is not a size in bytes; write for example 512MiB"]),
@@ -123,6 +123,65 @@ const FLAGS: &[Row] = &[
     ("preset", AS_IS, "train --preset gpt5 --data @/data.txt", &["no preset `gpt5`; there are demo, smollm2-135m"]),
     ("two models", AS_IS, "{train} --preset demo", &["'--model <DIR>' cannot be used with '--preset <NAME>'"]),
     ("no model", AS_IS, "train --data @/data.txt", &["no model: give --model DIR", "or --preset NAME"]),
+    ("format", AS_IS, "{train} --format csv", &["--format: \"csv\" is no data format; formats are", "alpaca"]),
+    (
+        "mixing strategy",
+        AS_IS,
+        "{train} --mix-strategy shuffle",
+        &["--mix-strategy: \"shuffle\" is no mixing strategy", "interleave_under"],
+    ),
+    (
+        "packed and grouped",
+        AS_IS,
+        "{train} --packing true --group-by-length",
+        &["--group-by-length", "--packing", "leave out one"],
+    ),
+    ("truncation", AS_IS, "{train} --truncation middle", &["invalid value 'middle'", "drop, left, right"]),
+    ("mask", AS_IS, "{train} --train-on prompt", &["invalid value 'prompt'", "all-turns, last-turn, everything"]),
+    (
+        "folder without names",
+        AS_IS,
+        "{train} --dataset-dir @",
+        &["--dataset-dir is where --dataset looks", "give --dataset NAME"],
+    ),
+    (
+        "evaluation of nothing",
+        AS_IS,
+        "{train} --eval-steps 5",
+        &["--eval-steps needs something to evaluate on", "--eval-data FILES or --held-out FRACTION"],
+    ),
+    ("evaluation after no step", AS_IS, "{train} --held-out 0.2 --eval-steps 0", &["--eval-steps 0 means nothing"]),
+    (
+        "patience without evaluations",
+        AS_IS,
+        "{train} --held-out 0.2 --early-stopping-patience 2",
+        &["--early-stopping-patience counts evaluations", "--eval-steps N"],
+    ),
+    (
+        "patience without a loss",
+        AS_IS,
+        "{train} --eval-prompts the --eval-steps 2 --early-stopping-patience 2",
+        &["--early-stopping-patience looks at the evaluation's loss", "--held-out FRACTION"],
+    ),
+    (
+        "two evaluations",
+        AS_IS,
+        "{train} --held-out 0.2 --eval-data @/data.txt",
+        &["'--held-out <FRACTION>' cannot be used with '--eval-data <PATH>...'"],
+    ),
+    (
+        "best of nothing",
+        AS_IS,
+        "{train} --held-out 0.2 --save-best",
+        &["--save-best saves at evaluations during training", "--eval-steps N"],
+    ),
+    (
+        "prompt without room for an answer",
+        AS_IS,
+        "{train} --batch-size 1 --eval-prompts the_quick_brown_fox_jumps_over_the_lazy_dog",
+        &["--eval-prompts", "has 43 tokens", "fit the 32 of a micro-batch", "shorten it or raise --seq-len"],
+    ),
+    ("weight of an evaluation", AS_IS, "{train} --eval-data @/data.txt:2", &["--eval-data @/data.txt", "no weights"]),
     ("no data", AS_IS, "train --model @/model --out @/out", &["no data: give --data files or directories"]),
     ("all held out", AS_IS, "{train} --held-out 1.5", &["--held-out 1.5 is no share of the data", "below 1"]),
     ("held out NaN", AS_IS, "{train} --held-out nan", &["--held-out NaN is no share"]),
@@ -459,7 +518,7 @@ const MODELS: &[Row] = &[
         "vocabulary smaller than the tokenizer's",
         |s| s.model(|config| config["vocab_size"] = json!(100)),
         "{train}",
-        &["@/data.txt", "between 0 and 99, the model's vocabulary", "another tokenizer?"],
+        &["@/data.txt", "between 0 and 99, the model's vocabulary", "must come from the same model"],
     ),
     (
         "prompt outside the vocabulary",
@@ -494,9 +553,9 @@ const DATA: &[Row] = &[
     ),
     (
         "another format",
-        |s| s.write("data.parquet", "PAR1"),
-        "train --model @/model --data @/data.parquet",
-        &["@/data.parquet", ".txt, .jsonl or .json", "convert it to .jsonl"],
+        |s| s.write("data.csv", "a,b"),
+        "train --model @/model --data @/data.csv",
+        &["@/data.csv: data files are .txt, .jsonl, .json", ".parquet or .arrow", "convert it to .jsonl"],
     ),
     (
         "not JSON",
@@ -508,7 +567,7 @@ const DATA: &[Row] = &[
         "list for a record",
         |s| s.write("data.jsonl", "{\"text\": \"a b\"}\n[1, 2]"),
         JSONL,
-        &["@/data.jsonl:2: a record must be an object with \"text\" or \"input_ids\", not a list"],
+        &["@/data.jsonl:2: a record must be an object, not a list"],
     ),
     (
         "number for a text",
@@ -518,9 +577,15 @@ const DATA: &[Row] = &[
     ),
     (
         "neither key",
+        |s| s.write("data.jsonl", "{\"document\": \"a\"}"),
+        JSONL,
+        &["@/data.jsonl:1", "document", "\"messages\"", "\"text\""],
+    ),
+    (
+        "no messages",
         |s| s.write("data.jsonl", "{\"messages\": []}"),
         JSONL,
-        &["@/data.jsonl:1", "neither \"text\" nor \"input_ids\", but: messages"],
+        &["@/data.jsonl: its only record cannot be used", "@/data.jsonl:1: \"messages\" is empty"],
     ),
     (
         "both keys",
@@ -532,7 +597,7 @@ const DATA: &[Row] = &[
         "mixed kinds",
         |s| s.write("data.jsonl", "{\"input_ids\": [1, 2]}\n{\"text\": \"a\"}"),
         JSONL,
-        &["@/data.jsonl:2", "line 1 has \"input_ids\"; put the two kinds in separate files"],
+        &["@/data.jsonl:2", "of the form \"text\", but line 1 is \"tokens\"; put the two kinds in separate files"],
     ),
     (
         "labels of another length",
@@ -582,7 +647,12 @@ const DATA: &[Row] = &[
         JSONL,
         &["no target to learn in 1 documents", "a label other than -100"],
     ),
-    ("empty texts", |s| s.write("data.jsonl", "{\"text\": \"\"}"), JSONL, &["no documents: all 1 texts are empty"]),
+    (
+        "empty texts",
+        |s| s.write("data.jsonl", "{\"text\": \"\"}"),
+        JSONL,
+        &["@/data.jsonl: its only record cannot be used", "\"text\" is empty"],
+    ),
     (
         "too little to hold out of",
         |s| s.write("data.txt", "a"),
@@ -599,6 +669,115 @@ const DATA: &[Row] = &[
         &["--held-out", "no target to learn"],
     ),
 ];
+
+/// A conversation file for a model with 256 positions.
+const CHATS: &str = "train --model @/model --data @/chats.jsonl --out @/out";
+
+fn chats(scene: &Scene) {
+    scene.chat_model();
+    let chat = r#"{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}"#;
+    scene.write("chats.jsonl", chat);
+}
+
+const CHAT: &[Row] = &[
+    (
+        "unknown template",
+        chats,
+        "train --model @/model --data @/chats.jsonl --out @/out --template lama3",
+        &["--template: there is no chat template \"lama3\"", "built in: alpaca, chatml"],
+    ),
+    ("no template", chats, CHATS, &["@/chats.jsonl:1", "no chat template of its own", "--template NAME", "chatml"]),
+    (
+        "absent template file",
+        chats,
+        "train --model @/model --data @/chats.jsonl --out @/out --template @/my.jinja",
+        &["reading the template --template @/my.jinja", "No such file"],
+    ),
+    (
+        "damaged template",
+        |s| {
+            chats(s);
+            s.write("my.jinja", "{% for m in messages %}\n{{ m.content }}");
+        },
+        "train --model @/model --data @/chats.jsonl --out @/out --template @/my.jinja",
+        &["@/my.jinja", "chat template", "line 2"],
+    ),
+    (
+        "everything masked",
+        |s| {
+            chats(s);
+            let chat = r#"{"messages": [{"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": "Hello", "train": false}]}"#;
+            s.write("chats.jsonl", chat.replace('\n', " "));
+        },
+        "train --model @/model --data @/chats.jsonl --out @/out --template chatml",
+        &["nothing would be learnt", "1 x nothing to learn", "@/chats.jsonl:1", "\"train\" and \"weight\" decide"],
+    ),
+    (
+        "all too long",
+        chats,
+        "train --model @/model --data @/chats.jsonl --out @/out --template chatml --seq-len 8",
+        &["nothing would be learnt", "too long", "at most 8 are allowed", "--truncation"],
+    ),
+    (
+        "missing data set",
+        |s| {
+            chats(s);
+            s.write("dataset_info.json", r#"{"mine": {"file_name": "chats.jsonl"}}"#);
+        },
+        "train --model @/model --dataset mien --dataset-dir @ --out @/out",
+        &["--dataset", "@/dataset_info.json", "no data set \"mien\"; there are mine"],
+    ),
+    (
+        "missing registry",
+        chats,
+        "train --model @/model --dataset mine --dataset-dir @/nowhere --out @/out",
+        &["@/nowhere/dataset_info.json", "--dataset-dir names another folder"],
+    ),
+    (
+        "weights for some",
+        |s| s.write("more.txt", "more text"),
+        "train --model @/model --data @/data.txt @/more.txt:0.5 --out @/out",
+        &["@/data.txt has no weight, but others have; give all or none"],
+    ),
+    (
+        "evaluation data without a target",
+        |s| s.write("eval.jsonl", "{\"input_ids\": [1, 2], \"labels\": [-100, -100]}"),
+        "{train} --eval-data @/eval.jsonl",
+        &["--eval-data", "no target to learn"],
+    ),
+    (
+        "tokens of another model",
+        |s| {
+            chats(s);
+            s.model(|config| config["vocab_size"] = json!(100));
+        },
+        "train --model @/model --data @/chats.jsonl --out @/out --template chatml",
+        &["@/chats.jsonl:1", "between 0 and 99, the model's vocabulary", "must come from the same model"],
+    ),
+];
+
+#[test]
+fn chat_data() {
+    check(CHAT);
+}
+
+#[test]
+fn a_preview_fails_where_training_would() {
+    let previews: Vec<String> = CHAT
+        .iter()
+        .chain(DATA)
+        .map(|row| row.2.replace("{train}", common::TRAIN).replacen("train", "data preview", 1))
+        .collect();
+    let rows: Vec<Row> = CHAT
+        .iter()
+        .chain(DATA)
+        .zip(&previews)
+        .filter(|(row, _)| !row.2.contains("--eval-data") && !row.2.contains("--held-out"))
+        .map(|(row, args)| (row.0, row.1, args.as_str(), row.3))
+        .collect();
+    check(&rows);
+}
 
 #[test]
 fn data() {

@@ -44,7 +44,9 @@ impl Preview {
             }
         }
         let packer = training_packer(documents, options, shape, packing)?;
-        if !self.json
+        if !self.json && source.tokenizer.is_none() {
+            tell!("the model has no tokenizer.json, so there is no text to show; --json writes the token ids");
+        } else if !self.json
             && let Some(tokenizer) = source.tokenizer.as_deref()
         {
             let paint = Paint::new(std::io::stdout().is_terminal());

@@ -96,7 +96,7 @@ impl Reader {
         skips.extend(std::mem::take(&mut data.report.skips));
         data.report.skips = skips;
         if data.documents.docs.is_empty() {
-            bail!("nothing would be learnt: {}", data.report.skips.summary(&data.documents.files));
+            bail!("nothing would be learnt: {}", data.report.left_out(&data.documents));
         }
         Ok(data)
     }

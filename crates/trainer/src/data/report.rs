@@ -65,7 +65,16 @@ impl DataReport {
             }
         }
         if !self.skips.is_empty() {
-            let _ = write!(text, "\n         {}", self.skips.summary(&documents.files));
+            let _ = write!(text, "\n         {}", self.left_out(documents));
+        }
+        text
+    }
+
+    /// What was left out, by reason.
+    pub fn left_out(&self, documents: &Documents) -> String {
+        let mut text = self.skips.summary(&documents.files).to_string().replace('\n', "\n         ");
+        if self.skips.totals.contains_key("too long") {
+            text += "\n           (a larger --seq-len keeps what is too long; --truncation right or left cuts it)";
         }
         text
     }

@@ -105,6 +105,18 @@ impl Scene {
         self.write("model/model.safetensors", safetensors(&header, &data));
     }
 
+    /// Gives the model 256 positions and a tokenizer that knows the special tokens of chat templates (400 ids).
+    pub fn chat_model(&self) {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/tests/golden/chat/tokenizer.json");
+        self.write("model/tokenizer.json", std::fs::read(golden).unwrap());
+        self.write("model/tokenizer_config.json", json!({ "eos_token": "<|im_end|>" }).to_string());
+        self.model(|config| {
+            config["vocab_size"] = json!(400);
+            config["max_position_embeddings"] = json!(256);
+            config.as_object_mut().unwrap().remove("eos_token_id");
+        });
+    }
+
     /// Overwrites a whole tensor with one value.
     pub fn set_tensor(&self, name: &str, value: f32) {
         self.weights(|header, data| {
@@ -141,14 +153,31 @@ impl Scene {
         self.command(line).output().unwrap()
     }
 
-    /// The steps in a run's `metrics.jsonl`, which must be 1, 2, 3, ...; not its evaluations.
+    /// The steps of a run's `metrics.jsonl`, which must be 1, 2, 3, ...; not its evaluations and samples.
     pub fn metrics(&self, out: &str) -> Vec<Value> {
-        let text = String::from_utf8(self.read(&format!("{out}/metrics.jsonl"))).unwrap();
-        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let lines: Vec<Value> = lines.filter(|line| line.get("loss").is_some()).collect();
+        let lines: Vec<_> = self.lines(&format!("{out}/metrics.jsonl"));
+        let lines: Vec<_> = lines.into_iter().filter(|line| line.get("loss").is_some()).collect();
         let steps: Vec<_> = lines.iter().map(|line| line["step"].as_u64().unwrap()).collect();
         assert_eq!(steps, (1..=lines.len() as u64).collect::<Vec<_>>());
         lines
+    }
+
+    /// Step and loss of the evaluations in a run's `metrics.jsonl`.
+    pub fn evaluations(&self, out: &str) -> Vec<(u64, f64)> {
+        let lines = self.lines(&format!("{out}/metrics.jsonl"));
+        let evaluations = lines.iter().filter(|line| line.get("eval_loss").is_some());
+        let figures = |line: &Value| {
+            let loss = line["eval_loss"].as_f64().unwrap();
+            assert!((line["perplexity"].as_f64().unwrap() / loss.exp() - 1.0).abs() < 1e-12);
+            (line["step"].as_u64().unwrap(), loss)
+        };
+        evaluations.map(figures).collect()
+    }
+
+    /// The lines of a file of JSON lines.
+    pub fn lines(&self, name: &str) -> Vec<Value> {
+        let text = String::from_utf8(self.read(name)).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
