@@ -1,6 +1,7 @@
 //! Whole training runs as the command makes them: options and documents in, metrics and a model directory out.
 
 use megatrain_data::{Document, Documents};
+use megatrain_trainer::data::{Packing, RunData};
 use megatrain_trainer::options::{Dtype, Schedule, TrainOptions};
 use megatrain_trainer::setup::Source;
 use megatrain_trainer::train::{DataKind, Summary, train_on};
@@ -34,7 +35,9 @@ pub fn run(source: &Source, documents: Documents, change: impl FnOnce(&mut Train
         ..TrainOptions::default()
     };
     change(&mut options);
-    let summary = train_on(&options, source, documents, DataKind::Files);
+    let packing = Packing { texts: true, lines: false };
+    let summary = RunData::from_documents(documents, packing, &options, source)
+        .and_then(|data| train_on(&options, source, data, DataKind::Own));
     let text = std::fs::read_to_string(dir.path().join("metrics.jsonl")).expect("metrics.jsonl");
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a JSON line"));
     let metrics = lines.filter(|line| line.get("loss").is_some()).collect();
