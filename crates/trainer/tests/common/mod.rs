@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod rows;
+
 use clap::Parser;
 use megatrain_layers::ModelConfig;
 use megatrain_planner::Model;
