@@ -132,6 +132,36 @@ fn a_resumed_run_continues_where_it_stopped() {
 }
 
 #[test]
+fn unpacked_documents_have_sequences_of_their_own_and_lengths_come_together() {
+    let lens = [3, 7, 2, 6, 3, 8, 1, 5];
+    let options = PackOptions { pack_texts: false, ..OPTIONS };
+    let unpacked = packer(counting(&lens), options);
+    assert!(epoch(&unpacked, 0).iter().all(|s| s.doc_lens.len() == 1) && epoch(&unpacked, 0).len() == 8);
+    let grouped = packer(counting(&lens), PackOptions { group_by_length: Some(4), ..options });
+    let lengths = |packer: &Packer| epoch(packer, 0).iter().map(|s| s.tokens.len()).collect::<Vec<_>>();
+    let (order, shuffled) = (lengths(&grouped), lengths(&unpacked));
+    for (group, same) in order.chunks(4).zip(shuffled.chunks(4)) {
+        let mut sorted = same.to_vec();
+        sorted.sort_by(|a, b| b.cmp(a));
+        assert_eq!(group, sorted, "the seed chooses what is together, the length the order");
+    }
+    // What a sequence is made of can be asked.
+    let parts: Vec<_> = grouped.epoch(0).parts(0).collect();
+    assert_eq!(parts, [(lens.iter().position(|&len| len == order[0]).unwrap(), 0..order[0])]);
+}
+
+#[test]
+fn short_sequences_take_fewer_micro_batches_and_never_more() {
+    let sequences = epoch(
+        &packer(counting(&[3, 4, 2, 8, 1, 7, 8]), PackOptions { pack_texts: false, shuffle: false, ..OPTIONS }),
+        0,
+    );
+    let micros = MicroBatch::fill(&sequences, 16).unwrap();
+    assert_eq!(micros.iter().map(|m| (m.docs, m.used)).collect::<Vec<_>>(), [(3, 9), (3, 16), (1, 8)]);
+    assert!(MicroBatch::fill(&sequences, 7).is_err());
+}
+
+#[test]
 fn a_micro_batch_has_its_fixed_size_whatever_it_holds() {
     let sequences = epoch(&packer(counting(&[3, 4, 2]), PackOptions { shuffle: false, ..OPTIONS }), 0);
     let batch = MicroBatch::assemble(&sequences, 12).unwrap();

@@ -155,8 +155,10 @@ pub fn train_on(options: &TrainOptions, source: &Source, data: RunData, kind: Da
     monitor.run(&session, &source.model, shape, 0, &mut recorder)?;
     let save_best = monitor.every.is_some() && options.save_best.unwrap_or(true);
     let best_dir = save_best.then(|| out.join("best-model"));
+    let mut extras = source.extras();
+    extras.extend(data.template.map(|text| ("chat_template.jinja".to_owned(), text.into_bytes())));
     let export = |dir: &Path| {
-        weights::export(&session, dir, source.dir.as_ref(), &source.config, source.export_dtype(), source.extras())
+        weights::export(&session, dir, source.dir.as_ref(), &source.config, source.export_dtype(), extras.clone())
     };
     let mut evaluations = Evaluations { monitor, best_dir, export: &export, done: 0, seconds: 0.0 };
     let mut summary = trainer.steps(&mut batches, steps, schedule, peak_lr, &mut recorder, &mut evaluations)?;

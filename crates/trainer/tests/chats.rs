@@ -140,6 +140,18 @@ fn conversations_train_as_their_tokens_and_labels_do() {
         assert_eq!((sum("tokens"), sum("targets")), (count("input_ids"), count("labels")), "{packing}");
         assert_eq!(timeless(metrics.clone()), timeless(scene.metrics("out2")), "{packing}");
         assert!(scene.read("out/model/model.safetensors") == scene.read("out2/model/model.safetensors"));
+        // The model carries the template that was named; without a named one it keeps what it had.
+        let template = scene.read("out/model/chat_template.jinja");
+        assert!(String::from_utf8(template).unwrap().contains("named SmolLM"));
+        assert!(!scene.path("out2/model/chat_template.jinja").exists());
+        scene
+            .run(
+                &chat
+                    .replace("@/model --data", "@/out/model --data")
+                    .replace(" --template smollm2", "")
+                    .replace("@/out ", "@/out3 "),
+            )
+            .unwrap();
         if !packing.contains("true") {
             assert_eq!(metrics.len(), 2, "six records, three a step");
         }

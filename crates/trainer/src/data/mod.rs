@@ -31,6 +31,8 @@ pub struct RunData {
     pub packing: Packing,
     /// What is trained on, counted.
     pub facts: DataFacts,
+    /// The chat template to save with the model, where conversations were rendered with another than its own.
+    pub template: Option<String>,
 }
 
 /// What is evaluated on.
@@ -77,6 +79,7 @@ impl RunData {
         let packing = Packing::new(options, report.pretokenized > 0);
         let chats = report.conversations > 0;
         let mut data = RunData::new(documents, packing, chats, options, &mut reader)?;
+        data.template = reader.named_template().filter(|_| chats);
         data.facts = DataFacts { truncated: report.truncated(), ..data.facts }.with_skips(&report.skips);
         Ok(data)
     }
@@ -122,7 +125,7 @@ impl RunData {
         };
         let held_out = evaluation.as_ref().map_or(0, |held| held.documents.docs.len() as u64);
         let facts = DataFacts { held_out, ..DataFacts::of(&training) };
-        Ok(RunData { training, evaluation, prompts, packing, facts })
+        Ok(RunData { training, evaluation, prompts, packing, facts, template: None })
     }
 }
 

@@ -6,6 +6,7 @@ use super::sources::{chat_options, sample_options};
 use crate::options::TrainOptions;
 use crate::setup::Source;
 use anyhow::{Context, Result, anyhow, bail};
+use megatrain_data::chat::{TemplateChoice, built_in};
 use megatrain_data::{
     ChatEncoder, ChatFiles, ChatOptions, Conversation, DataSource, Document, Documents, Encoded, IGNORE, Message,
     Origin, Role, Sample, SampleOptions, Samples, Skip, SkipReason, TextTokenizer,
@@ -217,9 +218,17 @@ impl Reader {
         Ok(tokens)
     }
 
-    /// What a person should know about the chat template, once a conversation was met.
-    pub fn warnings(&self) -> &[String] {
-        self.encoders.as_ref().and_then(|encoders| encoders.chat.as_ref()).map_or(&[], ChatEncoder::warnings)
+    /// The text of a template that was named and is not the model's default: what the trained model has to carry.
+    pub fn named_template(&self) -> Option<String> {
+        let encoders = self.encoders.as_ref()?;
+        match &encoders.options.template {
+            TemplateChoice::Model => None,
+            TemplateChoice::Text { text, .. } => Some(text.clone()),
+            TemplateChoice::Named(name) => {
+                let own = encoders.files.template(name).map(|template| template.text.clone());
+                own.or_else(|| built_in(name).map(str::to_owned))
+            }
+        }
     }
 }
 
