@@ -80,6 +80,12 @@ impl Runner {
         unsafe { self.gemm.prepare(&self.device, products, room, scratch, stream, progress) }
     }
 
+    /// Whether the algorithms of products are remembered from run to run. Where they are not, timing them anew would make
+    /// one run round differently from the next.
+    pub fn remembers(&self) -> bool {
+        self.gemm.remembers()
+    }
+
     /// The algorithms of all products that were prepared or have run, in the order of the products' text. Other algorithms
     /// round differently, so whoever wants the same bits again needs the same choices.
     pub fn choices(&self) -> Vec<Choice> {

@@ -84,6 +84,12 @@ impl Backend for Gpu {
                 products.push((*product, [a, b, c]));
             }
         }
+        if !self.runner.remembers() {
+            let why = "products take cuBLASLt's first choice of algorithm: where choices cannot be remembered (MEGATRAIN_CACHE), \
+                       timing them in each run would make runs round differently";
+            (self.tell)(Preparation::Note(why.into()));
+            return Ok(());
+        }
         let stream = self.streams.iter().flatten().next().expect("a device has streams");
         let room = Scratch { address: room.0, len_bytes: room.1 };
         let tell = &mut self.tell;

@@ -83,6 +83,20 @@ impl Cache {
         (Cache { file, machine, entries, refused: HashSet::new() }, note)
     }
 
+    /// Whether there is a file.
+    pub(super) fn is_kept(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Adds what others have written since. What is known here stays.
+    pub(super) fn refresh(&mut self) {
+        // A file that became unreadable was told, or will be when it is written.
+        let written = self.file.as_deref().and_then(|file| read(file, &self.machine).ok()).unwrap_or_default();
+        for (key, entry) in written.into_iter().filter(|(key, _)| !self.refused.contains(key)) {
+            self.entries.entry(key).or_insert(entry);
+        }
+    }
+
     pub(super) fn get(&self, key: &Key) -> Option<&Entry> {
         self.entries.get(key)
     }
@@ -242,6 +256,27 @@ mod tests {
         let (cache, again) = open(folder.path(), &machine());
         assert_eq!((cache.get(&entry(7).0), again), (Some(&entry(7).1), None), "replaced after: {note}");
         note
+    }
+
+    /// A second runner, opened before the first has chosen, must make the first one's choices: otherwise the two round
+    /// differently.
+    #[test]
+    fn what_others_wrote_since_is_found_and_what_is_known_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let [mut early, mut late] = [0, 1].map(|_| open(folder.path(), &machine()).0);
+        let (key, chosen) = entry(1);
+        early.remember(&[(key, chosen)]).unwrap();
+        assert_eq!(late.get(&key), None);
+        late.refresh();
+        assert_eq!(late.get(&key), Some(&chosen));
+        let other = Entry { us: 1.0, ..entry(2).1 };
+        fs::remove_file(folder.path().join(machine().file_name())).unwrap();
+        early.remember(&[(key, other)]).unwrap();
+        late.refresh();
+        assert_eq!(late.get(&key), Some(&chosen));
+        late.refuse(key);
+        late.refresh();
+        assert_eq!(late.get(&key), None, "what cuBLASLt refused is not taken again");
     }
 
     #[test]

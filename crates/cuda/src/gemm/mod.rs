@@ -46,6 +46,9 @@ pub struct Choice {
     pub us: Option<f64>,
 }
 
+/// Held while products are timed.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// What [`crate::Runner::prepare`] did.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Prepared {
@@ -161,7 +164,10 @@ impl Gemm {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Prepared, CudaError> {
         device.make_current()?;
+        // One runner of a process at a time: timing is not disturbed, and the next one finds what this one chose.
+        let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut state = self.state();
+        state.cache.refresh();
         let mut prepared = Prepared { notes: std::mem::take(&mut state.notes), ..Prepared::default() };
         let mut unknown: Vec<(Key, Problem)> = Vec::new();
         for (op, addresses) in products {
@@ -207,6 +213,11 @@ impl Gemm {
         progress(total, total);
         prepared.notes.extend(state.cache.remember(&new).err());
         Ok(prepared)
+    }
+
+    /// Whether choices are remembered from run to run.
+    pub(crate) fn remembers(&self) -> bool {
+        self.state().cache.is_kept()
     }
 
     /// What was chosen so far, in the order of the products' text.
