@@ -5,7 +5,7 @@ use crate::{CudaError, Device, DeviceBuffer, Event, Priority, Runner, Scratch, S
 use cudarc::driver::result;
 use cudarc::driver::sys;
 use megatrain_ops::Op;
-use megatrain_scheduler::Lane;
+use megatrain_scheduler::{Lane, LaneKind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,8 +62,10 @@ impl Backend for Gpu {
 
     fn start(&mut self, lanes: &[Lane]) -> Result<(), CudaError> {
         self.device().make_current()?;
+        // What copies need of the processors (staging, a fill) is little, and kernels wait for it.
+        let priority = |lane: &Lane| if lane.kind == LaneKind::Compute { Priority::Ordinary } else { Priority::High };
         let stream = |lane: &Lane| {
-            check::is_stream(lane.kind).then(|| Stream::with_priority(self.device(), Priority::Ordinary)).transpose()
+            check::is_stream(lane.kind).then(|| Stream::with_priority(self.device(), priority(lane))).transpose()
         };
         self.streams = lanes.iter().map(stream).collect::<Result<_, _>>()?;
         Ok(())
