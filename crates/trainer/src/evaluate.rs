@@ -9,6 +9,7 @@ use crate::tasks::StepTasks;
 use anyhow::{Context, Result, bail};
 use megatrain_data::{MicroBatch, Packer, TextTokenizer};
 use megatrain_planner::Model;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Tokens of an answer at most.
@@ -22,13 +23,17 @@ pub fn loss(session: &Session, model: &Arc<Model>, shape: StepShape, packer: &Pa
     let epoch = packer.epoch(0);
     let plan = session.plan();
     let bar = crate::progress::bar(epoch.len() as u64, "evaluating");
-    let (mut sum, mut targets) = (0.0, 0);
+    let (mut sum, mut targets, mut programs) = (0.0, 0, HashMap::new());
     let at_a_time = shape.micro_batch_size * plan.group();
     for first in (0..epoch.len()).step_by(at_a_time) {
         let end = (first + at_a_time).min(epoch.len());
         let sequences: Vec<_> = (first..end).map(|i| epoch.sequence(i)).collect();
         let micros = MicroBatch::fill(&sequences, shape.micro_tokens())?;
-        let program = plan.evaluate(micros.len())?;
+        // Almost every part has as many: a program is written, and proved where it runs, once.
+        let program = match programs.get(&micros.len()) {
+            Some(program) => Arc::clone(program),
+            None => programs.entry(micros.len()).or_insert(plan.evaluate(micros.len())?).clone(),
+        };
         let tasks = StepTasks::new(model.clone(), micros, None);
         targets += tasks.targets();
         sum += session.run(&program, tasks)?.0.loss_sum();
