@@ -199,8 +199,8 @@ impl Source {
             Container::Arrow => Rows::Table(TableRows::arrow(path, &shared.counter)?),
             #[cfg(not(feature = "arrow"))]
             Container::Parquet | Container::Arrow => {
-                let problem = "this build reads no Parquet and no Arrow; build with `--features arrow`, or convert the \
-                               file to .jsonl";
+                let problem = "this build reads no Parquet and no Arrow; add `--features arrow` to the `cargo` command, or \
+                               convert the file to .jsonl";
                 return Err(error::file(path, problem));
             }
         };
