@@ -684,5 +684,5 @@ fn samples_come_one_by_one_and_progress_is_counted() {
 #[test]
 fn without_the_feature_tables_are_refused() {
     let error = try_read(&[("a.parquet", b"PAR1")], &SampleOptions::default()).err().unwrap();
-    assert!(error.starts_with("a.parquet: this build reads no Parquet and no Arrow; build with"), "{error}");
+    assert!(error.starts_with("a.parquet: this build reads no Parquet and no Arrow; add `--features arrow`"), "{error}");
 }
