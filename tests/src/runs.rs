@@ -1,6 +1,6 @@
 //! Whole training runs as the command makes them: options and documents in, metrics and a model directory out.
 
-use megatrain_data::{Document, Documents};
+use megatrain_data::Documents;
 use megatrain_trainer::data::{Packing, RunData};
 use megatrain_trainer::options::{Dtype, Schedule, TrainOptions};
 use megatrain_trainer::setup::Source;
@@ -70,8 +70,6 @@ impl Run {
 
 /// Pre-tokenized documents, which are a sequence each.
 pub fn lines(documents: impl IntoIterator<Item = Vec<i32>>) -> Documents {
-    let documents = documents.into_iter().enumerate();
-    let docs =
-        documents.map(|(i, tokens)| Document { labels: Some(tokens.clone()), tokens, file: 0, line: i as u64 + 1 });
-    Documents { files: vec!["made for the test".into()], docs: docs.collect() }
+    let lines = documents.into_iter().map(|tokens| (tokens.clone(), tokens));
+    Documents::from_lines("made for the test", lines).expect("documents with tokens")
 }

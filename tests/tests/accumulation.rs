@@ -159,10 +159,12 @@ fn the_last_window_of_an_epoch_is_a_step_with_its_own_divisor() {
 fn a_run_passes_steps_without_targets() {
     let source = small::family("qwen2", LAYERS);
     let vocab = source.model.config.vocab;
-    let mut documents = random_lines(&[6, 6, 6], vocab);
-    for at in [0, 2] {
-        documents.docs[at].labels = Some(vec![IGNORE; 6]);
-    }
+    let random = random_lines(&[6, 6, 6], vocab);
+    let lines = random.iter().zip([false, true, false]).map(|(line, learnt)| {
+        let tokens = line.tokens.to_vec();
+        (tokens.clone(), if learnt { tokens } else { vec![IGNORE; 6] })
+    });
+    let documents = Documents::from_lines("made for the test", lines).unwrap();
     let run = run(&source, documents, |o| (o.batch_size, o.lr) = (Some(1), Some(1e-3)));
     assert_eq!((run.summary().steps, run.summary().skipped, run.metrics.len()), (3, 2, 3));
     for (line, skipped) in run.metrics.iter().zip([true, false, true]) {

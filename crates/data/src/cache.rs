@@ -4,7 +4,7 @@
 //! the documents as little-endian 32-bit numbers, then a checksum of all of that. What cannot be read, or is damaged, or
 //! belongs to another key is not there: the documents are made again.
 
-use crate::document::{Document, Documents};
+use crate::document::{Documents, DocumentsBuilder};
 use crate::error::{self, Error};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
@@ -212,17 +212,17 @@ fn head(key: CacheKey) -> Vec<u8> {
 fn write(file: File, key: CacheKey, documents: &Documents, note: &str) -> std::io::Result<()> {
     let mut out = Checked::new(BufWriter::with_capacity(1 << 20, file));
     out.put(&head(key))?;
-    for number in [documents.files.len(), documents.docs.len(), note.len()] {
+    for number in [documents.files().len(), documents.len(), note.len()] {
         out.put(&(number as u64).to_le_bytes())?;
     }
     out.put(note.as_bytes())?;
-    for doc in &documents.docs {
+    for doc in documents.iter() {
         let labelled = u64::from(doc.labels.is_some());
         for number in [u64::from(doc.file), doc.line, doc.tokens.len() as u64, labelled] {
             out.put(&number.to_le_bytes())?;
         }
-        out.put_ids(&doc.tokens)?;
-        out.put_ids(doc.labels.as_deref().unwrap_or_default())?;
+        out.put_ids(doc.tokens)?;
+        out.put_ids(doc.labels.unwrap_or_default())?;
     }
     let sum = out.hash.finish_128();
     out.stream.write_all(&sum.to_le_bytes())?;
@@ -244,20 +244,20 @@ fn read<R: Read>(
         |count: u64, size: u64| count.checked_mul(size).filter(|bytes| *bytes <= file_len).map(|_| count as usize);
     let (docs, note) = (within(from.number()?, 32)?, within(from.number()?, 1)?);
     let note = String::from_utf8(from.bytes(note)?).ok()?;
-    let mut documents = Documents { files: files.to_vec(), docs: Vec::with_capacity(docs) };
+    let mut documents = DocumentsBuilder::in_memory(files.to_vec());
     for _ in 0..docs {
-        let file = u32::try_from(from.number()?).ok().filter(|&file| (file as usize) < files.len())?;
+        let file = u32::try_from(from.number()?).ok()?;
         let line = from.number()?;
         let count = within(from.number()?, 4)?;
         let labelled = from.number()? == 1;
         let tokens = from.ids(count)?;
         let labels = if labelled { Some(from.ids(count)?) } else { None };
-        documents.docs.push(Document { tokens, labels, file, line });
+        documents.push(&tokens, labels.as_deref(), file, line).ok()?;
     }
     let sum = from.hash.finish_128();
     let mut end = [0; 16];
     from.stream.read_exact(&mut end).ok()?;
-    (u128::from_le_bytes(end) == sum && from.stream.read(&mut [0]).ok()? == 0).then_some((documents, note))
+    (u128::from_le_bytes(end) == sum && from.stream.read(&mut [0]).ok()? == 0).then(|| (documents.finish(), note))
 }
 
 #[cfg(test)]
@@ -265,13 +265,13 @@ mod tests {
     use super::*;
 
     fn documents() -> Documents {
-        let doc = |i: i32| Document {
-            tokens: (0..3 + i * 40_000).collect(),
-            labels: (i % 2 == 0).then(|| (0..3 + i * 40_000).map(|t| if t % 3 == 0 { -100 } else { t }).collect()),
-            file: i as u32 % 2,
-            line: i as u64,
-        };
-        Documents { files: vec!["a".into(), "b".into()], docs: (0..4).map(doc).collect() }
+        let mut builder = DocumentsBuilder::in_memory(vec!["a".into(), "b".into()]);
+        for i in 0..4 {
+            let tokens: Vec<i32> = (0..3 + i * 40_000).collect();
+            let labels: Vec<i32> = tokens.iter().map(|&t| if t % 3 == 0 { -100 } else { t }).collect();
+            builder.push(&tokens, (i % 2 == 0).then_some(&labels), i as u32 % 2, i as u64).unwrap();
+        }
+        builder.finish()
     }
 
     fn key(text: &str) -> CacheKey {
@@ -282,7 +282,7 @@ mod tests {
     fn documents_come_back_with_their_note_under_their_key_alone() {
         let dir = tempfile::tempdir().unwrap();
         let cache = TokenCache::at(dir.path().join("tokens"));
-        let files = documents().files;
+        let files = documents().files().to_vec();
         assert!(cache.load(key("x"), &files).is_none());
         cache.store(key("x"), &documents(), "two were skipped").unwrap();
         assert_eq!(cache.load(key("x"), &files), Some((documents(), "two were skipped".into())));
@@ -320,10 +320,7 @@ mod tests {
     fn damage_anywhere_is_noticed_and_asks_for_no_memory() {
         let dir = tempfile::tempdir().unwrap();
         let cache = TokenCache::at(dir.path());
-        let small = Documents {
-            files: vec!["a".into()],
-            docs: vec![Document { tokens: vec![1, 2, 3], labels: Some(vec![-100, 2, 3]), file: 0, line: 7 }],
-        };
+        let small = Documents::from_lines("a", [(vec![1, 2, 3], vec![-100, 2, 3])]).unwrap();
         cache.store(key("x"), &small, "n").unwrap();
         let path = cache.path(key("x"));
         let whole = std::fs::read(&path).unwrap();
@@ -332,15 +329,15 @@ mod tests {
                 let mut bytes = whole.clone();
                 bytes[at] ^= bit;
                 std::fs::write(&path, &bytes).unwrap();
-                assert!(cache.load(key("x"), &small.files).is_none(), "byte {at}, bit {bit:#x}");
+                assert!(cache.load(key("x"), small.files()).is_none(), "byte {at}, bit {bit:#x}");
             }
             std::fs::write(&path, &whole[..at]).unwrap();
-            assert!(cache.load(key("x"), &small.files).is_none(), "cut at {at}");
+            assert!(cache.load(key("x"), small.files()).is_none(), "cut at {at}");
         }
         std::fs::write(&path, [&whole[..], b"x"].concat()).unwrap();
-        assert!(cache.load(key("x"), &small.files).is_none(), "something behind the end");
+        assert!(cache.load(key("x"), small.files()).is_none(), "something behind the end");
         std::fs::write(&path, &whole).unwrap();
-        assert!(cache.load(key("x"), &small.files).is_some());
+        assert!(cache.load(key("x"), small.files()).is_some());
     }
 
     #[test]
@@ -356,13 +353,13 @@ mod tests {
             cache.store(key(name), &docs, "").unwrap();
             age(name, seconds);
         }
-        assert!(cache.load(key("old"), &docs.files).is_some(), "used, so it is the newest now");
+        assert!(cache.load(key("old"), docs.files()).is_some(), "used, so it is the newest now");
         let size = std::fs::metadata(cache.path(key("new"))).unwrap().len();
         cache.clone().limited_to(3 * size).store(key("last"), &docs, "").unwrap();
-        let there = ["old", "older", "new", "last"].map(|name| cache.load(key(name), &docs.files).is_some());
+        let there = ["old", "older", "new", "last"].map(|name| cache.load(key(name), docs.files()).is_some());
         assert_eq!(there, [true, false, true, true]);
         cache.clone().limited_to(0).store(key("alone"), &docs, "").unwrap();
-        assert!(cache.load(key("alone"), &docs.files).is_some());
-        assert!(cache.load(key("last"), &docs.files).is_none());
+        assert!(cache.load(key("alone"), docs.files()).is_some());
+        assert!(cache.load(key("last"), docs.files()).is_none());
     }
 }

@@ -1,8 +1,13 @@
 //! Documents: token ids with, for pre-tokenized ones, labels; and the split that sets some apart for evaluation.
+//!
+//! A data set may be as large as a disk, so documents are not objects of their own: their numbers lie one after the other in
+//! one array, and each has an entry of 32 bytes that says where.
 
 use crate::error::{Error, Origin};
 use crate::random::Random;
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The target that means "nothing is trained here", as in PyTorch's cross entropy.
 pub const IGNORE: i32 = -100;
@@ -10,57 +15,118 @@ pub const IGNORE: i32 = -100;
 /// The stream of [`Random`] that chooses held-out documents; epochs use the numbers from 0 on.
 const HELD_OUT_STREAM: u64 = u64::MAX;
 
-/// A document: a text, or a pre-tokenized line.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Document {
+/// A document: a text, or a pre-tokenized line. A view of [`Documents`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Document<'a> {
     /// Token ids, never empty.
-    pub tokens: Vec<i32>,
+    pub tokens: &'a [i32],
     /// For a pre-tokenized line: beside each token itself, *unshifted*, the id to learn at that place or [`IGNORE`].
     /// None for text, where every token but the first is learnt.
-    pub labels: Option<Vec<i32>>,
+    pub labels: Option<&'a [i32]>,
     /// Index into [`Documents::files`].
     pub file: u32,
     /// Line in that file, counted from 1; 0 where the document is the whole file.
     pub line: u64,
 }
 
-impl Document {
+impl Document<'_> {
     /// How many tokens of `tokens[start..end]`, taken alone, are predicted from the ones before them.
     pub fn targets(&self, start: usize, end: usize) -> u64 {
         let first = (start + 1).min(end);
-        match &self.labels {
+        match self.labels {
             None => (end - first) as u64,
             Some(labels) => labels[first..end].iter().filter(|&&label| label != IGNORE).count() as u64,
         }
     }
 }
 
-/// All documents of a data set, in file order.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// Where a document is among the words.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// First token; the labels of a labelled document come right behind its tokens.
+    start: u64,
+    /// Tokens.
+    len: u64,
+    line: u64,
+    file: u32,
+    labelled: bool,
+}
+
+const _: () = assert!(size_of::<Entry>() == 32);
+
+/// All documents of a data set, in file order. A clone, and each part of a split, shares the tokens.
+#[derive(Clone, Default)]
 pub struct Documents {
-    /// The files they come from.
-    pub files: Vec<PathBuf>,
-    /// The documents.
-    pub docs: Vec<Document>,
+    files: Vec<PathBuf>,
+    entries: Vec<Entry>,
+    words: Arc<Vec<i32>>,
 }
 
 impl Documents {
     /// Texts that come from no file, already encoded. Empty ones are left out.
     pub fn from_tokens(texts: Vec<Vec<i32>>) -> Self {
-        let texts = texts.into_iter().enumerate().filter(|(_, tokens)| !tokens.is_empty());
-        let docs = texts.map(|(i, tokens)| Document { tokens, labels: None, file: 0, line: i as u64 + 1 });
-        Documents { files: vec![PathBuf::from("(built in)")], docs: docs.collect() }
+        let mut builder = DocumentsBuilder::in_memory(vec![PathBuf::from("(built in)")]);
+        for (i, tokens) in texts.iter().enumerate().filter(|(_, tokens)| !tokens.is_empty()) {
+            builder.push(tokens, None, 0, i as u64 + 1).expect("a text of a file that there is");
+        }
+        builder.finish()
+    }
+
+    /// Pre-tokenized lines that come from no file: tokens and labels of each. `name` stands for the file in messages.
+    ///
+    /// # Errors
+    /// As [`DocumentsBuilder::push`].
+    pub fn from_lines(name: &str, lines: impl IntoIterator<Item = (Vec<i32>, Vec<i32>)>) -> Result<Self, Error> {
+        let mut builder = DocumentsBuilder::in_memory(vec![PathBuf::from(name)]);
+        for (i, (tokens, labels)) in lines.into_iter().enumerate() {
+            builder.push(&tokens, Some(&labels), 0, i as u64 + 1)?;
+        }
+        Ok(builder.finish())
+    }
+
+    /// The files they come from.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// Number of documents.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The document at an index below [`Documents::len`].
+    ///
+    /// # Panics
+    /// At any other.
+    pub fn get(&self, index: usize) -> Document<'_> {
+        self.view(&self.entries[index])
+    }
+
+    /// The documents in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Document<'_>> + DoubleEndedIterator {
+        self.entries.iter().map(|entry| self.view(entry))
+    }
+
+    fn view(&self, entry: &Entry) -> Document<'_> {
+        let (start, len) = (entry.start as usize, entry.len as usize);
+        let tokens = &self.words[start..start + len];
+        let labels = entry.labelled.then(|| &self.words[start + len..start + 2 * len]);
+        Document { tokens, labels, file: entry.file, line: entry.line }
     }
 
     /// Number of tokens.
     pub fn tokens(&self) -> u64 {
-        self.docs.iter().map(|doc| doc.tokens.len() as u64).sum()
+        self.entries.iter().map(|entry| entry.len).sum()
     }
 
     /// Where a document comes from, for messages.
-    pub fn origin(&self, doc: &Document) -> Origin {
-        let path = self.files.get(doc.file as usize).cloned().unwrap_or_default();
-        Origin { path, line: (doc.line > 0).then_some(doc.line) }
+    pub fn origin(&self, doc: Document) -> Origin {
+        origin(&self.files, doc.file, doc.line)
     }
 
     /// Sets about `fraction` of the tokens apart: `(training, held out)`, neither empty and nothing in both.
@@ -68,49 +134,138 @@ impl Documents {
     /// Documents are drawn in a seeded order and taken while they fit the fraction; each part keeps file order. Where
     /// no document fits (one long text), the end of the longest text is cut off instead. The choice depends on the
     /// documents, the fraction and the seed alone.
+    ///
+    /// # Errors
+    /// The fraction is none, or the documents are too small.
     pub fn split_held_out(self, fraction: f64, seed: u64) -> Result<(Documents, Documents), Error> {
         if !(fraction > 0.0 && fraction < 1.0) {
             return Err(Error::Invalid(format!("a held-out fraction must lie between 0 and 1, not {fraction}")));
         }
         let wanted = ((self.tokens() as f64 * fraction) as u64).max(1);
-        let mut order: Vec<usize> = (0..self.docs.len()).collect();
+        let mut order: Vec<usize> = (0..self.len()).collect();
         Random::new(seed, HELD_OUT_STREAM).shuffle(&mut order);
-        let (mut held, mut taken) = (vec![false; self.docs.len()], 0);
+        let (mut held, mut taken) = (vec![false; self.len()], 0);
         for i in order {
-            let tokens = self.docs[i].tokens.len() as u64;
+            let tokens = self.entries[i].len;
             if taken + tokens <= wanted {
                 held[i] = true;
                 taken += tokens;
             }
         }
-        let Documents { files, docs } = self;
+        let Documents { files, mut entries, words } = self;
+        let part = |entries| Documents { files: files.clone(), entries, words: words.clone() };
         if taken > 0 {
             let mut parts = (Vec::new(), Vec::new());
-            for (doc, held) in docs.into_iter().zip(held) {
-                if held { parts.1.push(doc) } else { parts.0.push(doc) }
+            for (entry, held) in entries.into_iter().zip(held) {
+                if held { parts.1.push(entry) } else { parts.0.push(entry) }
             }
-            let part = |docs| Documents { files: files.clone(), docs };
             return Ok((part(parts.0), part(parts.1)));
         }
-        let mut train = Documents { files, docs };
         // At least two tokens on either side: one to see and one to predict.
-        let wanted = wanted.max(2) as usize;
+        let wanted = wanted.max(2);
         // The first of the longest, so that equal lengths leave no choice.
-        let longest = train
-            .docs
-            .iter_mut()
-            .rev()
-            .filter(|doc| doc.labels.is_none() && doc.tokens.len() >= wanted + 2)
-            .max_by_key(|doc| doc.tokens.len());
-        let Some(doc) = longest else {
+        let long = entries.iter_mut().rev().filter(|entry| !entry.labelled && entry.len >= wanted + 2);
+        let Some(longest) = long.max_by_key(|entry| entry.len) else {
             let problem = format!("the data is too small to hold {fraction} of it out; give more data");
             return Err(Error::Invalid(problem));
         };
-        let tokens = doc.tokens.split_off(doc.tokens.len() - wanted);
-        let tail = Document { tokens, labels: None, file: doc.file, line: doc.line };
-        let files = train.files.clone();
-        Ok((train, Documents { files, docs: vec![tail] }))
+        longest.len -= wanted;
+        let tail = Entry { start: longest.start + longest.len, len: wanted, ..*longest };
+        Ok((part(entries), part(vec![tail])))
     }
+}
+
+impl PartialEq for Documents {
+    /// Whether the documents are equal, wherever they lie.
+    fn eq(&self, other: &Self) -> bool {
+        self.files == other.files && self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Documents {}
+
+impl fmt::Debug for Documents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: ", self.files)?;
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// Collects documents one after the other.
+#[derive(Debug)]
+pub struct DocumentsBuilder {
+    files: Vec<PathBuf>,
+    entries: Vec<Entry>,
+    words: Vec<i32>,
+    tokens: u64,
+}
+
+impl DocumentsBuilder {
+    /// No documents yet, of these files.
+    pub fn in_memory(files: Vec<PathBuf>) -> Self {
+        DocumentsBuilder { files, entries: Vec::new(), words: Vec::new(), tokens: 0 }
+    }
+
+    /// Appends a document; see [`Document`] for what its parts mean.
+    ///
+    /// # Errors
+    /// It has no token, as many labels as tokens are not there, or there is no such file.
+    pub fn push(&mut self, tokens: &[i32], labels: Option<&[i32]>, file: u32, line: u64) -> Result<(), Error> {
+        let problem = match labels {
+            _ if tokens.is_empty() => "a document has no tokens".to_owned(),
+            Some(labels) if labels.len() != tokens.len() => {
+                format!("a document has {} tokens, but {} labels", tokens.len(), labels.len())
+            }
+            _ if file as usize >= self.files.len() => format!("there is no file {file} of a document"),
+            _ => {
+                let start = self.words.len() as u64;
+                self.words.extend_from_slice(tokens);
+                self.words.extend_from_slice(labels.unwrap_or_default());
+                let len = tokens.len() as u64;
+                self.entries.push(Entry { start, len, line, file, labelled: labels.is_some() });
+                self.tokens += len;
+                return Ok(());
+            }
+        };
+        Err(Error::At { origin: self.origin(file, line), problem })
+    }
+
+    /// The files that documents come from.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// A place in one of the files, for messages.
+    pub fn origin(&self, file: u32, line: u64) -> Origin {
+        origin(&self.files, file, line)
+    }
+
+    /// Number of documents so far.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none yet.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Number of tokens so far.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// The documents.
+    pub fn finish(self) -> Documents {
+        let DocumentsBuilder { files, mut entries, mut words, .. } = self;
+        entries.shrink_to_fit();
+        words.shrink_to_fit();
+        Documents { files, entries, words: Arc::new(words) }
+    }
+}
+
+fn origin(files: &[PathBuf], file: u32, line: u64) -> Origin {
+    Origin { path: files.get(file as usize).cloned().unwrap_or_default(), line: (line > 0).then_some(line) }
 }
 
 #[cfg(test)]
@@ -125,10 +280,10 @@ mod tests {
             tokens
         };
         let docs = Documents::from_tokens(lens.iter().map(|&len| text(len)).collect());
-        let all: Vec<i32> = docs.docs.iter().flat_map(|doc| doc.tokens.clone()).collect();
+        let all: Vec<i32> = docs.iter().flat_map(|doc| doc.tokens.to_vec()).collect();
         let (train, held) = docs.clone().split_held_out(fraction, 7).unwrap();
         assert!(train.tokens() >= 2 && held.tokens() > 0);
-        let mut joined: Vec<i32> = train.docs.iter().chain(&held.docs).flat_map(|doc| doc.tokens.clone()).collect();
+        let mut joined: Vec<i32> = train.iter().chain(held.iter()).flat_map(|doc| doc.tokens.to_vec()).collect();
         joined.sort();
         assert_eq!(joined, all, "every token is in exactly one part");
         assert_eq!(docs.split_held_out(fraction, 7).unwrap(), (train.clone(), held.clone()));
@@ -138,12 +293,12 @@ mod tests {
     #[test]
     fn documents_or_the_end_of_one_are_held_out() {
         let (train, held) = check(&[10; 100], 0.1);
-        assert_eq!((train.docs.len(), held.docs.len()), (90, 10));
+        assert_eq!((train.len(), held.len()), (90, 10));
         let (train, held) = check(&[1000], 0.05);
-        assert_eq!((train.tokens(), held.docs[0].tokens[0]), (950, 950));
+        assert_eq!((train.tokens(), held.get(0).tokens[0]), (950, 950));
         check(&[5000, 3, 4, 5000], 0.01);
         let (_, held) = check(&[1000, 1000], 0.001);
-        assert_eq!(held.docs[0].tokens, [998, 999], "the first of equally long texts is cut");
+        assert_eq!(held.get(0).tokens, [998, 999], "the first of equally long texts is cut");
         assert!(Documents::from_tokens(vec![vec![1, 2, 3]]).split_held_out(0.1, 0).is_err());
         assert!(Documents::default().split_held_out(0.1, 0).is_err());
         assert!(Documents::from_tokens(vec![vec![1; 100]]).split_held_out(1.0, 0).is_err());
@@ -154,5 +309,26 @@ mod tests {
         let docs = Documents::from_tokens((0..100).map(|i| vec![i; 10]).collect());
         let held = |seed| docs.clone().split_held_out(0.1, seed).unwrap().1;
         assert_ne!(held(1), held(2));
+    }
+
+    #[test]
+    fn documents_are_views_of_one_array() {
+        let mut builder = DocumentsBuilder::in_memory(vec!["a".into(), "b".into()]);
+        builder.push(&[1, 2, 3], None, 0, 0).unwrap();
+        builder.push(&[4, 5], Some(&[IGNORE, 5]), 1, 7).unwrap();
+        builder.push(&[6], None, 1, 8).unwrap();
+        for (tokens, labels, file) in [(&[][..], None, 0), (&[1, 2], Some(&[1][..]), 1), (&[1], None, 2)] {
+            assert!(builder.push(tokens, labels, file, 9).is_err());
+        }
+        assert_eq!((builder.len(), builder.tokens()), (3, 6), "what is refused leaves nothing behind");
+        let docs = builder.finish();
+        assert_eq!((docs.len(), docs.tokens()), (3, 6));
+        let labelled = Document { tokens: &[4, 5], labels: Some(&[IGNORE, 5]), file: 1, line: 7 };
+        assert_eq!(docs.get(1), labelled);
+        assert_eq!(docs.origin(labelled).to_string(), "b:7");
+        assert_eq!(docs.get(2).tokens, [6]);
+        assert_eq!(docs.iter().map(|doc| doc.targets(0, doc.tokens.len())).collect::<Vec<_>>(), [2, 1, 0]);
+        let (train, held) = docs.split_held_out(0.5, 1).unwrap();
+        assert!(Arc::ptr_eq(&train.words, &held.words));
     }
 }

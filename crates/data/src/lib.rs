@@ -23,7 +23,7 @@ pub use batches::{Batches, Position, StepBatch};
 pub use cache::{CacheKey, KeyBuilder, TokenCache};
 pub use chat::{ChatEncoder, ChatFiles, ChatOptions, ChatReport, Encoded, SkipReason};
 pub use conversation::{Conversation, Message, Role, Sample};
-pub use document::{Document, Documents, IGNORE};
+pub use document::{Document, Documents, DocumentsBuilder, IGNORE};
 pub use error::{Error, Origin};
 pub use micro::MicroBatch;
 pub use pack::{Epoch, PackOptions, Packer, Sequence};

@@ -45,9 +45,9 @@ impl Sequence {
     }
 
     /// Appends `doc.tokens[start..end]` as a document of its own.
-    fn push(&mut self, doc: &Document, start: usize, end: usize) {
+    fn push(&mut self, doc: Document, start: usize, end: usize) {
         self.tokens.extend_from_slice(&doc.tokens[start..end]);
-        let next = doc.labels.as_ref().unwrap_or(&doc.tokens);
+        let next = doc.labels.unwrap_or(doc.tokens);
         self.targets.extend_from_slice(&next[start + 1..end]);
         self.targets.push(IGNORE);
         self.doc_lens.push((end - start) as u32);
@@ -80,7 +80,7 @@ impl Packer {
             return Err(Error::Invalid(problem));
         }
         let (mut pieces, mut targets) = (Vec::new(), 0);
-        for (i, doc) in docs.docs.iter().enumerate() {
+        for (i, doc) in docs.iter().enumerate() {
             let len = doc.tokens.len();
             if doc.labels.is_some() && len > seq_len {
                 let problem = format!(
@@ -99,7 +99,7 @@ impl Packer {
             let problem = format!(
                 "the data has no target to learn in {} documents: texts need two tokens, pre-tokenized lines a label \
                  other than {IGNORE} after the first place",
-                docs.docs.len()
+                docs.len()
             );
             return Err(Error::Invalid(problem));
         }
@@ -134,7 +134,7 @@ impl Packer {
         let mut open: BTreeMap<u32, VecDeque<u32>> = BTreeMap::new();
         let (mut count, mut of_piece) = (0u32, Vec::with_capacity(pieces.len()));
         for piece in &pieces {
-            let alone = match self.docs.docs[piece.doc as usize].labels {
+            let alone = match self.docs.get(piece.doc as usize).labels {
                 Some(_) => !self.options.pack_lines,
                 None => !self.options.pack_texts,
             };
@@ -198,12 +198,12 @@ impl Epoch {
         let mut sequence = Sequence::default();
         for piece in &self.pieces[self.first[index]..self.first[index + 1]] {
             let start = piece.start as usize;
-            sequence.push(&self.docs.docs[piece.doc as usize], start, start + piece.len as usize);
+            sequence.push(self.docs.get(piece.doc as usize), start, start + piece.len as usize);
         }
         sequence
     }
 
-    /// What the sequence at an index is made of, in order: indices into [`Documents::docs`] and the places there.
+    /// What the sequence at an index is made of, in order: indices of documents and the places there.
     pub fn parts(&self, index: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
         let pieces = &self.pieces[self.first[index]..self.first[index + 1]];
         pieces.iter().map(|piece| (piece.doc as usize, piece.start as usize..piece.start as usize + piece.len as usize))

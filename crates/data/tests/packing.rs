@@ -1,7 +1,7 @@
 //! Packing, batches and micro-batches: every token once an epoch, no target across a border, order by seed alone.
 
 use megatrain_data::{
-    Batches, Document, Documents, IGNORE, MicroBatch, PackOptions, Packer, Position, Sequence, StepBatch,
+    Batches, Documents, DocumentsBuilder, IGNORE, MicroBatch, PackOptions, Packer, Position, Sequence, StepBatch,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ fn counting(lens: &[usize]) -> Documents {
     Documents::from_tokens(lens.iter().map(|&len| next.by_ref().take(len).collect()).collect())
 }
 
-fn line(tokens: &[i32], labels: &[i32]) -> Document {
-    Document { tokens: tokens.to_vec(), labels: Some(labels.to_vec()), file: 0, line: 3 }
-}
-
-fn lines(docs: Vec<Document>) -> Documents {
-    Documents { files: vec!["lines.jsonl".into()], docs }
+fn lines(lines: &[(&[i32], &[i32])]) -> Documents {
+    let mut builder = DocumentsBuilder::in_memory(vec!["lines.jsonl".into()]);
+    for (tokens, labels) in lines {
+        builder.push(tokens, Some(labels), 0, 3).unwrap();
+    }
+    builder.finish()
 }
 
 fn packer(docs: Documents, options: PackOptions) -> Packer {
@@ -46,7 +46,7 @@ fn documents_stay_in_order_without_shuffling() {
 
 #[test]
 fn lines_are_sequences_of_their_own_and_their_labels_are_shifted_once() {
-    let docs = lines(vec![line(&[5, 6, 7], &[5, IGNORE, 7]), line(&[8, 9], &[IGNORE, 9])]);
+    let docs = lines(&[(&[5, 6, 7], &[5, IGNORE, 7]), (&[8, 9], &[IGNORE, 9])]);
     let sequences = epoch(&packer(docs.clone(), PackOptions { shuffle: false, ..OPTIONS }), 0);
     assert_eq!(sequences.len(), 2);
     assert_eq!((&sequences[0].tokens[..], &sequences[0].targets[..]), (&[5, 6, 7][..], &[IGNORE, 7, IGNORE][..]));
@@ -69,9 +69,9 @@ fn an_end_token_that_is_also_the_padding_token_is_learnt() {
 fn wrong_options_and_data_without_targets_are_refused() {
     let error = |docs, options| Packer::new(Arc::new(docs), options).unwrap_err().to_string();
     assert!(error(counting(&[3]), PackOptions { seq_len: 1, ..OPTIONS }).starts_with("--seq-len must be at least 2"));
-    let long = error(lines(vec![line(&[1; 9], &[1; 9])]), OPTIONS);
+    let long = error(lines(&[(&[1; 9], &[1; 9])]), OPTIONS);
     assert!(long.starts_with("lines.jsonl:3: this pre-tokenized line has 9 tokens, more than --seq-len 8"), "{long}");
-    for docs in [counting(&[1, 1, 1]), counting(&[]), lines(vec![line(&[1, 2], &[1, IGNORE])])] {
+    for docs in [counting(&[1, 1, 1]), counting(&[]), lines(&[(&[1, 2], &[1, IGNORE])])] {
         assert!(error(docs, OPTIONS).starts_with("the data has no target to learn"));
     }
     let some = packer(counting(&[3]), OPTIONS);
@@ -188,13 +188,15 @@ proptest! {
         seed: u64,
         number in 0u64..3,
     ) {
-        let mut docs = counting(&lens.iter().map(|&(len, _)| len).collect::<Vec<_>>());
-        for (doc, &(_, is_line)) in docs.docs.iter_mut().zip(&lens) {
-            if is_line && doc.tokens.len() <= seq_len {
-                doc.labels = Some(doc.tokens.iter().map(|&t| if t % 3 == 0 { IGNORE } else { t }).collect());
-            }
+        let texts = counting(&lens.iter().map(|&(len, _)| len).collect::<Vec<_>>());
+        let mut builder = DocumentsBuilder::in_memory(texts.files().to_vec());
+        for (doc, &(_, is_line)) in texts.iter().zip(&lens) {
+            let labels: Vec<i32> = doc.tokens.iter().map(|&t| if t % 3 == 0 { IGNORE } else { t }).collect();
+            let labels = (is_line && labels.len() <= seq_len).then_some(&labels[..]);
+            builder.push(doc.tokens, labels, doc.file, doc.line).unwrap();
         }
-        let all: Vec<i32> = docs.docs.iter().flat_map(|d| d.tokens.clone()).collect();
+        let docs = builder.finish();
+        let all: Vec<i32> = docs.iter().flat_map(|d| d.tokens.to_vec()).collect();
         let options = PackOptions { seq_len, seed, shuffle, pack_texts: true, pack_lines, group_by_length: None };
         let Ok(packer) = Packer::new(Arc::new(docs.clone()), options) else { return Ok(()) };
         let sequences = epoch(&packer, number);
@@ -206,7 +208,7 @@ proptest! {
             let mut start = 0;
             for &len in &s.doc_lens {
                 let end = start + len as usize;
-                let at = docs.docs.iter().find(|d| d.tokens.contains(&s.tokens[start])).unwrap();
+                let at = docs.iter().find(|d| d.tokens.contains(&s.tokens[start])).unwrap();
                 prop_assert!(at.labels.is_none() || pack_lines || s.doc_lens.len() == 1);
                 for i in start..end - 1 {
                     prop_assert_eq!(s.tokens[i] + 1, s.tokens[i + 1], "pieces are runs of one document");
@@ -224,7 +226,7 @@ proptest! {
         if shuffle {
             // Best fit never leaves two text sequences that would fit into one.
             let texts: Vec<usize> = sequences.iter().map(|s| s.tokens.len()).collect();
-            if pack_lines || docs.docs.iter().all(|d| d.labels.is_none()) {
+            if pack_lines || docs.iter().all(|d| d.labels.is_none()) {
                 prop_assert!(texts.iter().filter(|&&len| 2 * len <= seq_len).count() <= 1);
             }
         }

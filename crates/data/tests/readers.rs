@@ -20,7 +20,7 @@ fn read_files(files: &[(&str, &[u8])], options: &ReadOptions) -> Result<(Documen
 }
 
 fn tokens_of(files: &[(&str, &[u8])]) -> Vec<Vec<i32>> {
-    read_files(files, &OPTIONS).unwrap().0.docs.into_iter().map(|doc| doc.tokens).collect()
+    read_files(files, &OPTIONS).unwrap().0.iter().map(|doc| doc.tokens.to_vec()).collect()
 }
 
 fn ended(text: &str) -> Vec<i32> {
@@ -33,7 +33,7 @@ fn a_text_file_is_one_document_with_one_end() {
     assert_eq!(tokens_of(&[("a.txt", b"\xef\xbb\xbfab\r\ncd\r\n")]), [ended("ab\ncd\n")]);
     assert_eq!(tokens_of(&[("a.txt", b"ab<|endoftext|>")]), [ended("ab")], "no second end");
     let plain = read_files(&[("a.txt", b"ab")], &ReadOptions { append_eos: false, ..OPTIONS }).unwrap();
-    assert_eq!(plain.0.docs[0].tokens, [97, 98]);
+    assert_eq!(plain.0.get(0).tokens, [97, 98]);
 }
 
 #[test]
@@ -44,16 +44,16 @@ fn json_lines_and_arrays_are_read_alike() {
     let array = "[\n{\"text\": \"one\"},\n{\"text\":\n\"z\u{e9}ro\\n\"}]";
     assert_eq!(tokens_of(&[("a.json", array.as_bytes())]), expected);
     let docs = read_files(&[("a.jsonl", lines.as_bytes()), ("b.json", array.as_bytes())], &OPTIONS).unwrap().0;
-    assert_eq!(docs.docs.iter().map(|d| (d.file, d.line)).collect::<Vec<_>>(), [(0, 1), (0, 4), (1, 2), (1, 3)]);
+    assert_eq!(docs.iter().map(|d| (d.file, d.line)).collect::<Vec<_>>(), [(0, 1), (0, 4), (1, 2), (1, 3)]);
 }
 
 #[test]
 fn pretokenized_lines_keep_their_labels() {
     let lines = b"{\"input_ids\": [5, 6, 7], \"labels\": [-100, -100, 7], \"attention_mask\": [1, 1, 1]}\n{\"input_ids\": [8, 9]}";
     let (docs, report) = read_files(&[("a.jsonl", lines)], &OPTIONS).unwrap();
-    assert_eq!(docs.docs[0].tokens, [5, 6, 7], "no end token is added to a line");
-    assert_eq!(docs.docs[0].labels.as_deref(), Some(&[IGNORE, IGNORE, 7][..]));
-    assert_eq!(docs.docs[1].labels.as_deref(), Some(&[8, 9][..]));
+    assert_eq!(docs.get(0).tokens, [5, 6, 7], "no end token is added to a line");
+    assert_eq!(docs.get(0).labels, Some(&[IGNORE, IGNORE, 7][..]));
+    assert_eq!(docs.get(1).labels, Some(&[8, 9][..]));
     assert_eq!(report, ReadReport { files: 1, texts: 0, lines: 2, tokens: 5, targets: 2, ..ReadReport::default() });
 }
 

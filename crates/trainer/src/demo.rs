@@ -10,7 +10,7 @@ use crate::options::TrainOptions;
 use crate::setup::Source;
 use crate::train::{self, DataKind};
 use anyhow::Result;
-use megatrain_data::{ByteTokenizer, Document, Documents, IGNORE, Random, TextTokenizer};
+use megatrain_data::{ByteTokenizer, Documents, IGNORE, Random, TextTokenizer};
 use std::collections::HashSet;
 
 const PRESET: &str = "demo";
@@ -112,16 +112,16 @@ fn problem(random: &mut Random) -> Problem {
 
 /// Problems as documents; only the answer and the end are learnt.
 fn documents(problems: &[Problem]) -> Result<Documents> {
-    let mut docs = Vec::with_capacity(problems.len());
-    for (i, problem) in problems.iter().enumerate() {
+    let mut lines = Vec::with_capacity(problems.len());
+    for problem in problems {
         let question = ByteTokenizer.encode(&problem.question)?;
         let answer = ByteTokenizer.encode(&problem.answer)?;
         let learnt = || answer.iter().copied().chain([ByteTokenizer::EOS_ID]);
         let labels = question.iter().map(|_| IGNORE).chain(learnt()).collect();
         let tokens = question.iter().copied().chain(learnt()).collect();
-        docs.push(Document { tokens, labels: Some(labels), file: 0, line: i as u64 + 1 });
+        lines.push((tokens, labels));
     }
-    Ok(Documents { files: vec!["(demo)".into()], docs })
+    Ok(Documents::from_lines("(demo)", lines)?)
 }
 
 fn answer(source: &Source, options: &TrainOptions, problems: &[Problem]) -> Result<Vec<String>> {

@@ -18,7 +18,7 @@ pub use samples::{Mix, SampleOptions, Samples};
 pub use source::{DataSource, SourceReport};
 
 use crate::conversation::Sample;
-use crate::document::{Document, Documents, IGNORE};
+use crate::document::{Documents, DocumentsBuilder, IGNORE};
 use crate::error::{self, Error};
 use crate::skip::{Skip, Skips};
 use crate::tokenizer::TextTokenizer;
@@ -64,18 +64,19 @@ pub fn read(
 ) -> Result<(Documents, ReadReport), Error> {
     let sources: Vec<DataSource> = paths.iter().map(DataSource::new).collect();
     let mut samples = Samples::new(&sources, &SampleOptions::default())?;
-    let documents = Documents { files: samples.files().to_vec(), docs: Vec::new() };
+    let documents = DocumentsBuilder::in_memory(samples.files().to_vec());
     let mut reader = Reader { tokenizer, options, documents, report: ReadReport::default(), texts: Texts::default() };
     for sample in &mut samples {
         reader.take(sample?)?;
     }
     reader.encode()?;
     let Reader { documents, mut report, .. } = reader;
-    report.files = documents.files.len() as u64;
+    let documents = documents.finish();
+    report.files = documents.files().len() as u64;
     report.tokens = documents.tokens();
-    report.targets = documents.docs.iter().map(|doc| doc.targets(0, doc.tokens.len())).sum();
+    report.targets = documents.iter().map(|doc| doc.targets(0, doc.tokens.len())).sum();
     report.skips.extend(samples.skips().clone());
-    if documents.docs.is_empty() {
+    if documents.is_empty() {
         return Err(Error::Invalid("the data holds no tokens: every text is encoded as none".to_owned()));
     }
     Ok((documents, report))
@@ -92,7 +93,7 @@ struct Texts {
 struct Reader<'a> {
     tokenizer: Option<&'a dyn TextTokenizer>,
     options: &'a ReadOptions,
-    documents: Documents,
+    documents: DocumentsBuilder,
     report: ReadReport,
     texts: Texts,
 }
@@ -114,7 +115,7 @@ impl Reader<'_> {
                 self.in_range(file, line, "input_ids", &tokens)?;
                 self.in_range(file, line, "labels", &labels)?;
                 self.report.lines += 1;
-                self.documents.docs.push(Document { tokens, labels: Some(labels), file, line });
+                self.documents.push(&tokens, Some(&labels), file, line)?;
             }
             Sample::Conversation(_) | Sample::PromptCompletion { .. } => {
                 let problem = "this is a conversation or a prompt with its completion; here only \"text\" and \
@@ -140,13 +141,13 @@ impl Reader<'_> {
             }
             self.in_range(file, line, "an encoded text", &tokens)?;
             self.report.texts += 1;
-            self.documents.docs.push(Document { tokens, labels: None, file, line });
+            self.documents.push(&tokens, None, file, line)?;
         }
         Ok(())
     }
 
     fn path(&self, file: u32) -> &Path {
-        &self.documents.files[file as usize]
+        &self.documents.files()[file as usize]
     }
 
     /// The token to append to texts, if any; fails where there is text but no way to encode or end it.

@@ -8,7 +8,7 @@ use crate::train::{self, DataKind};
 use crate::{check, simulation, weights};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use megatrain_data::{Document, Documents, Random};
+use megatrain_data::{Documents, Random};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -147,13 +147,8 @@ fn train_steps(
         out: Some(out.to_owned()),
         ..TrainOptions::default()
     };
-    let docs = batches.iter().flatten().enumerate().map(|(i, tokens)| Document {
-        tokens: tokens.clone(),
-        labels: Some(tokens.clone()),
-        file: 0,
-        line: i as u64 + 1,
-    });
-    let documents = Documents { files: vec!["(bench)".into()], docs: docs.collect() };
+    let lines = batches.iter().flatten().map(|tokens| (tokens.clone(), tokens.clone()));
+    let documents = Documents::from_lines("(bench)", lines)?;
     let data = RunData::from_documents(documents, Packing { texts: true, lines: false }, &train, source)?;
     train::train_on(&train, source, data, DataKind::Benchmark { alias_blocks: None })?;
     let text = std::fs::read_to_string(out.join("metrics.jsonl"))?;

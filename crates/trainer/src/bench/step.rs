@@ -9,7 +9,7 @@ use crate::simulation;
 use crate::train::{DataKind, train_on};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use megatrain_data::{Document, Documents, Random};
+use megatrain_data::{Documents, Random};
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -120,7 +120,7 @@ pub fn run(options: &StepOptions) -> Result<()> {
     let data = match &options.data {
         Some(_) => RunData::read(&TrainOptions { data: options.data.clone(), ..train.clone() }, &source)?,
         None => {
-            let documents = documents(&source, steps as usize * tokens / seq, seq);
+            let documents = documents(&source, steps as usize * tokens / seq, seq)?;
             RunData::from_documents(documents, Packing { texts: true, lines: false }, &train, &source)?
         }
     };
@@ -159,12 +159,12 @@ pub fn run(options: &StepOptions) -> Result<()> {
 }
 
 /// Sequences of random tokens.
-fn documents(source: &Source, count: usize, seq: usize) -> Documents {
+fn documents(source: &Source, count: usize, seq: usize) -> Result<Documents> {
     let mut random = Random::new(1, 0);
     let vocab = source.model.config.vocab as u64;
-    let docs = (0..count).map(|i| {
+    let lines = (0..count).map(|_| {
         let tokens: Vec<i32> = (0..seq).map(|_| (random.next_u64() % vocab) as i32).collect();
-        Document { labels: Some(tokens.clone()), tokens, file: 0, line: i as u64 + 1 }
+        (tokens.clone(), tokens)
     });
-    Documents { files: vec!["(bench)".into()], docs: docs.collect() }
+    Ok(Documents::from_lines("(bench)", lines)?)
 }

@@ -123,7 +123,7 @@ impl RunData {
                 (training, Some(Evaluation { documents: held, flag }))
             }
         };
-        let held_out = evaluation.as_ref().map_or(0, |held| held.documents.docs.len() as u64);
+        let held_out = evaluation.as_ref().map_or(0, |held| held.documents.len() as u64);
         let facts = DataFacts { held_out, ..DataFacts::of(&training) };
         Ok(RunData { training, evaluation, prompts, packing, facts, template: None })
     }
@@ -136,7 +136,7 @@ pub fn describe_packing(packer: &Packer, shape: StepShape) -> String {
     let room = epoch.len() as f64 * shape.seq_len as f64;
     format!(
         "{} document(s) in {} sequence(s) of at most {} tokens, {:.1}% full; {} step(s) of up to {} sequences an epoch",
-        documents.docs.len(),
+        documents.len(),
         epoch.len(),
         shape.seq_len,
         100.0 * documents.tokens() as f64 / room,

@@ -38,8 +38,8 @@ impl Preview {
         let Data { documents, report } = reader.read(&training_sources(options)?, "reading data")?;
         let packing = Packing::new(options, report.pretokenized > 0);
         if self.json {
-            for document in documents.docs.iter().take(self.limit.unwrap_or(usize::MAX)) {
-                let labels = document.labels.as_ref().unwrap_or(&document.tokens);
+            for document in documents.iter().take(self.limit.unwrap_or(usize::MAX)) {
+                let labels = document.labels.unwrap_or(document.tokens);
                 tell!("{}", json!({ "input_ids": document.tokens, "labels": labels }));
             }
         }
@@ -69,7 +69,7 @@ impl Preview {
 /// What there is, in lines.
 fn statistics(report: &DataReport, packer: &Packer, shape: StepShape) -> String {
     let documents = packer.documents();
-    let mut lengths: Vec<usize> = documents.docs.iter().map(|doc| doc.tokens.len()).collect();
+    let mut lengths: Vec<usize> = documents.iter().map(|doc| doc.tokens.len()).collect();
     lengths.sort_unstable();
     let at = |share: f64| lengths[((lengths.len() - 1) as f64 * share).round() as usize];
     let mean = documents.tokens() as f64 / lengths.len() as f64;
@@ -82,7 +82,7 @@ fn statistics(report: &DataReport, packer: &Packer, shape: StepShape) -> String 
         at(0.5),
         at(0.95)
     );
-    let cut = documents.docs.iter().filter(|doc| doc.labels.is_none() && doc.tokens.len() > shape.seq_len).count();
+    let cut = documents.iter().filter(|doc| doc.labels.is_none() && doc.tokens.len() > shape.seq_len).count();
     if cut > 0 {
         let _ = write!(
             text,
@@ -92,7 +92,7 @@ fn statistics(report: &DataReport, packer: &Packer, shape: StepShape) -> String 
     }
     let _ = write!(text, "\npacking  {}", describe_packing(packer, shape));
     for skip in report.skips.listed.iter().take(LISTED_SKIPS) {
-        let path = documents.files.get(skip.file as usize).map(|path| path.display().to_string()).unwrap_or_default();
+        let path = documents.files().get(skip.file as usize).map(|path| path.display().to_string()).unwrap_or_default();
         let _ = write!(text, "\nskipped  {path}:{}: {}", skip.line, skip.reason);
     }
     let more = report.skips.total().saturating_sub(LISTED_SKIPS as u64);
@@ -161,7 +161,7 @@ impl Viewer<'_> {
         );
         let mut text = self.paint.heading(&heading);
         for (doc, places) in parts {
-            let document = &documents.docs[doc];
+            let document = documents.get(doc);
             let whole = match places.len() == document.tokens.len() {
                 true => String::new(),
                 false => format!(", its tokens {} to {}", places.start + 1, places.end),
@@ -174,8 +174,8 @@ impl Viewer<'_> {
     }
 
     /// Part of a document, learnt runs marked. The first place is never learnt: nothing comes before it.
-    fn document(&self, document: &Document, places: Range<usize>) -> String {
-        let learnt = |i: usize| i > places.start && document.labels.as_ref().is_none_or(|labels| labels[i] != IGNORE);
+    fn document(&self, document: Document, places: Range<usize>) -> String {
+        let learnt = |i: usize| i > places.start && document.labels.is_none_or(|labels| labels[i] != IGNORE);
         let mut text = String::new();
         let mut start = places.start;
         while start < places.end {
@@ -210,32 +210,36 @@ mod tests {
         Viewer { tokenizer: &ByteTokenizer, special, paint: Paint { colour } }
     }
 
-    fn document(text: &str, learnt: Range<usize>) -> Document {
-        let tokens = ByteTokenizer.encode(text).unwrap();
-        let labels = tokens.iter().enumerate().map(|(i, &id)| if learnt.contains(&i) { id } else { IGNORE }).collect();
-        Document { tokens, labels: Some(labels), file: 0, line: 3 }
+    fn documents(texts: &[(&str, Range<usize>)]) -> Documents {
+        let lines = texts.iter().map(|(text, learnt)| {
+            let tokens = ByteTokenizer.encode(text).unwrap();
+            let label = |(i, &id): (usize, &i32)| if learnt.contains(&i) { id } else { IGNORE };
+            let labels = tokens.iter().enumerate().map(label).collect();
+            (tokens, labels)
+        });
+        Documents::from_lines("a.json", lines).unwrap()
     }
 
     #[test]
     fn learnt_text_is_marked_and_special_tokens_are_spelled() {
-        let document = document("ask: yes<|endoftext|>", 5..9);
-        assert_eq!(viewer(false).document(&document, 0..9), "ask: ⟦yes<|endoftext|>⟧");
-        let coloured = viewer(true).document(&document, 0..9);
+        let documents = documents(&[("ask: yes<|endoftext|>", 5..9)]);
+        let document = documents.get(0);
+        assert_eq!(viewer(false).document(document, 0..9), "ask: ⟦yes<|endoftext|>⟧");
+        let coloured = viewer(true).document(document, 0..9);
         assert_eq!(coloured, "\x1b[2mask: \x1b[0m\x1b[32myes<|endoftext|>\x1b[0m");
         // The first token is never learnt, whatever its label.
-        assert_eq!(viewer(false).document(&document, 5..9), "y⟦es<|endoftext|>⟧");
+        assert_eq!(viewer(false).document(document, 5..9), "y⟦es<|endoftext|>⟧");
     }
 
     #[test]
     fn borders_of_documents_show() {
-        let documents =
-            Documents { files: vec!["a.json".into()], docs: vec![document("one", 1..3), document("two!", 1..2)] };
+        let documents = documents(&[("one", 1..3), ("two!", 1..2)]);
         let shape = StepShape { seq_len: 8, batch_size: 1, micro_batch_size: 1 };
         let text = viewer(false).sequence(&documents, 0, 1, shape, [(0, 0..3), (1, 0..4)].into_iter());
         assert_eq!(
             text,
-            "═══ sequence 1 of 1: 2 document(s), 7 of 8 tokens ═══\n─── a.json:3: 3 tokens, 2 learnt ───\no⟦ne⟧\n\
-             ─── a.json:3: 4 tokens, 1 learnt ───\nt⟦w⟧o!"
+            "═══ sequence 1 of 1: 2 document(s), 7 of 8 tokens ═══\n─── a.json:1: 3 tokens, 2 learnt ───\no⟦ne⟧\n\
+             ─── a.json:2: 4 tokens, 1 learnt ───\nt⟦w⟧o!"
         );
     }
 }

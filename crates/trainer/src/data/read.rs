@@ -8,8 +8,8 @@ use crate::setup::Source;
 use anyhow::{Context, Result, anyhow, bail};
 use megatrain_data::chat::{TemplateChoice, built_in};
 use megatrain_data::{
-    ChatEncoder, ChatFiles, ChatOptions, Conversation, DataSource, Document, Documents, Encoded, IGNORE, Message,
-    Origin, Role, Sample, SampleOptions, Samples, Skip, SkipReason, TextTokenizer,
+    ChatEncoder, ChatFiles, ChatOptions, Conversation, DataSource, Documents, DocumentsBuilder, Encoded, IGNORE,
+    Message, Role, Sample, SampleOptions, Samples, Skip, SkipReason, TextTokenizer,
 };
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -79,40 +79,42 @@ impl Reader {
         let mut samples = Samples::new(sources, &self.samples)?;
         let (_, total_bytes) = samples.progress();
         let bar = crate::progress::bar(total_bytes, what);
-        let mut data = Data {
-            documents: Documents { files: samples.files().to_vec(), docs: Vec::new() },
-            report: DataReport::default(),
-        };
+        let mut documents = DocumentsBuilder::in_memory(samples.files().to_vec());
+        let mut report = DataReport::default();
         loop {
             let some = samples.by_ref().take(RECORDS_AT_A_TIME).collect::<Result<Vec<_>, _>>()?;
             if some.is_empty() {
                 break;
             }
-            self.encode(some, &mut data)?;
+            self.encode(some, &mut documents, &mut report)?;
             bar.set_position(samples.progress().0);
         }
         bar.finish_and_clear();
-        data.report.sources = samples.reports().cloned().collect();
+        report.sources = samples.reports().cloned().collect();
         let mut skips = samples.skips().clone();
-        skips.extend(std::mem::take(&mut data.report.skips));
-        data.report.skips = skips;
-        if data.documents.docs.is_empty() {
-            bail!("nothing would be learnt: {}", data.report.left_out(&data.documents));
+        skips.extend(std::mem::take(&mut report.skips));
+        report.skips = skips;
+        let documents = documents.finish();
+        if documents.is_empty() {
+            bail!("nothing would be learnt: {}", report.left_out(&documents));
         }
-        Ok(data)
+        Ok(Data { documents, report })
     }
 
     /// Encodes records and appends them as documents.
-    fn encode(&mut self, samples: Vec<Sample>, data: &mut Data) -> Result<()> {
-        let Data { documents: Documents { files, docs }, report } = data;
-        let origin = |file: u32, line| Origin { path: files[file as usize].clone(), line: (line > 0).then_some(line) };
+    fn encode(
+        &mut self,
+        samples: Vec<Sample>,
+        documents: &mut DocumentsBuilder,
+        report: &mut DataReport,
+    ) -> Result<()> {
         if let Some(words) = samples.iter().find(|sample| !matches!(sample, Sample::Tokens { .. })) {
             let (file, line) = words.place();
             let Some(encoders) = &mut self.encoders else {
                 bail!(
                     "{}: this is text, but there is no tokenizer to encode it; give a model directory with a \
                      tokenizer.json, or pre-tokenized data",
-                    origin(file, line)
+                    documents.origin(file, line)
                 );
             };
             let chat = |sample: &Sample| matches!(sample, Sample::Conversation(_));
@@ -125,7 +127,7 @@ impl Reader {
                 bail!(
                     "{}: the tokenizer names no end token to append to texts; add \"eos_token\" to its \
                      tokenizer_config.json",
-                    origin(file, line)
+                    documents.origin(file, line)
                 );
             }
         }
@@ -141,7 +143,7 @@ impl Reader {
             let Encoded { tokens, labels, .. } = match outcome {
                 Ok(encoded) => encoded,
                 Err(SkipReason::NoTemplate(problem)) => {
-                    bail!("{}: {problem} (--template NAME or --template FILE.jinja)", origin(file, line))
+                    bail!("{}: {problem} (--template NAME or --template FILE.jinja)", documents.origin(file, line))
                 }
                 Err(reason) => {
                     report.skips.add(Skip { file, line, kind: reason.kind(), reason: reason.to_string() });
@@ -155,11 +157,11 @@ impl Reader {
             let problem =
                 self.out_of_range(what, &tokens, inside).or_else(|| self.out_of_range("labels", &labels, inside));
             if let Some(problem) = problem {
-                bail!("{}: {problem}", origin(file, line));
+                bail!("{}: {problem}", documents.origin(file, line));
             }
             // A text may be cut anywhere, so it has no labels of its own.
-            let labels = (!matches!(sample, Sample::Text { .. })).then_some(labels);
-            docs.push(Document { tokens, labels, file, line });
+            let labels = (!matches!(sample, Sample::Text { .. })).then_some(&labels[..]);
+            documents.push(&tokens, labels, file, line)?;
         }
         Ok(())
     }

@@ -48,15 +48,15 @@ impl DataReport {
 
     /// What was read, and what of it a person may want to change; several lines.
     pub fn describe(&self, documents: &Documents) -> String {
-        let targets: u64 = documents.docs.iter().map(|doc| doc.targets(0, doc.tokens.len())).sum();
+        let targets: u64 = documents.iter().map(|doc| doc.targets(0, doc.tokens.len())).sum();
         let tokens = documents.tokens();
         let mut formats: Vec<_> = self.sources.iter().filter_map(|source| source.format).collect();
         formats.dedup();
         let mut text = format!(
             "{} file(s) ({}), {} document(s), {tokens} tokens, {targets} of them targets ({:.0}%)",
-            documents.files.len(),
+            documents.files().len(),
             formats.join(", "),
-            documents.docs.len(),
+            documents.len(),
             100.0 * targets as f64 / tokens as f64
         );
         for (name, count) in self.notes.iter().filter(|(_, count)| *count > 0) {
@@ -72,7 +72,7 @@ impl DataReport {
 
     /// What was left out, by reason.
     pub fn left_out(&self, documents: &Documents) -> String {
-        let mut text = self.skips.summary(&documents.files).to_string().replace('\n', "\n         ");
+        let mut text = self.skips.summary(documents.files()).to_string().replace('\n', "\n         ");
         if self.skips.totals.contains_key("too long") {
             text += "\n           (a larger --seq-len keeps what is too long; --truncation right or left cuts it)";
         }

@@ -33,12 +33,12 @@ const LISTED_FILES: usize = 20;
 impl DataFacts {
     /// Counts documents.
     pub fn of(documents: &Documents) -> Self {
-        let files = documents.files.iter().take(LISTED_FILES).map(|path| path.display().to_string()).collect();
+        let files = documents.files().iter().take(LISTED_FILES).map(|path| path.display().to_string()).collect();
         let mut facts = DataFacts { files, ..DataFacts::default() };
-        if documents.files.len() > LISTED_FILES {
-            facts.files.push(format!("and {} more", documents.files.len() - LISTED_FILES));
+        if documents.files().len() > LISTED_FILES {
+            facts.files.push(format!("and {} more", documents.files().len() - LISTED_FILES));
         }
-        for doc in &documents.docs {
+        for doc in documents.iter() {
             let tokens = doc.tokens.len();
             facts.documents += 1;
             facts.tokens += tokens as u64;
@@ -63,14 +63,16 @@ impl DataFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use megatrain_data::{Document, IGNORE};
+    use megatrain_data::{DocumentsBuilder, IGNORE};
 
     #[test]
     fn documents_are_counted_by_length() {
-        let mut documents = Documents::from_tokens(vec![vec![1], vec![1; 4], vec![1; 5]]);
-        let labels = Some(vec![IGNORE, IGNORE, 7]);
-        documents.docs.push(Document { tokens: vec![5, 6, 7], labels, file: 0, line: 9 });
-        let facts = DataFacts::of(&documents);
+        let mut builder = DocumentsBuilder::in_memory(vec!["(built in)".into()]);
+        for len in [1, 4, 5] {
+            builder.push(&[1; 5][..len], None, 0, 1).unwrap();
+        }
+        builder.push(&[5, 6, 7], Some(&[IGNORE, IGNORE, 7]), 0, 9).unwrap();
+        let facts = DataFacts::of(&builder.finish());
         assert_eq!((facts.documents, facts.tokens, facts.targets, facts.longest), (4, 13, 8, 5));
         assert_eq!(facts.lengths, [1, 0, 2, 1]);
         assert_eq!(facts.files, ["(built in)"]);
