@@ -14,6 +14,17 @@ pub struct Position {
     pub sequence: u64,
 }
 
+impl Position {
+    /// Refuses a place behind the last of an epoch's sequences.
+    pub(crate) fn beyond(self, sequences: u64) -> Error {
+        let Position { epoch, sequence } = self;
+        Error::Invalid(format!(
+            "cannot continue at sequence {sequence} of epoch {epoch}, which has only {sequences}: the data, --seq-len or \
+             --seed are not those of the saved run"
+        ))
+    }
+}
+
 /// The sequences of one optimizer step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StepBatch {
@@ -28,6 +39,16 @@ pub struct StepBatch {
 }
 
 impl StepBatch {
+    /// Counts what the sequences hold.
+    pub(crate) fn new(sequences: Vec<Sequence>, epoch: u64) -> StepBatch {
+        StepBatch {
+            tokens: sequences.iter().map(|s| s.tokens.len() as u64).sum(),
+            targets: sequences.iter().map(Sequence::target_count).sum(),
+            epoch,
+            sequences,
+        }
+    }
+
     /// Splits the step into micro-batches, each laid out in arrays of `micro_batch_size * seq_len` places: sequences in
     /// order, as many as fit. Short ones thus take fewer micro-batches, never more than one of `micro_batch_size` each.
     pub fn micro_batches(&self, micro_batch_size: usize, seq_len: usize) -> Result<Vec<MicroBatch>, Error> {
@@ -81,14 +102,7 @@ impl Batches {
     pub fn seek(&mut self, position: Position) -> Result<(), Error> {
         let epoch = self.packer.epoch(position.epoch);
         if position.sequence > epoch.len() as u64 {
-            let problem = format!(
-                "cannot continue at sequence {} of epoch {}, which has only {}: the data, --seq-len or --seed are not \
-                 those of the saved run",
-                position.sequence,
-                position.epoch,
-                epoch.len()
-            );
-            return Err(Error::Invalid(problem));
+            return Err(position.beyond(epoch.len() as u64));
         }
         self.epoch = epoch;
         self.position = position;
@@ -103,14 +117,8 @@ impl Batches {
         }
         let first = self.position.sequence as usize;
         let end = (first + self.batch_size).min(self.epoch.len());
-        let sequences: Vec<Sequence> = (first..end).map(|i| self.epoch.sequence(i)).collect();
         self.position.sequence = end as u64;
-        StepBatch {
-            tokens: sequences.iter().map(|s| s.tokens.len() as u64).sum(),
-            targets: sequences.iter().map(Sequence::target_count).sum(),
-            epoch: self.position.epoch,
-            sequences,
-        }
+        StepBatch::new((first..end).map(|i| self.epoch.sequence(i)).collect(), self.position.epoch)
     }
 }
 

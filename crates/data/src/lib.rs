@@ -2,7 +2,7 @@
 //!
 //! [`read()`] turns paths into [`Documents`], [`Packer`] cuts, shuffles and packs those into [`Sequence`]s of a length,
 //! [`Batches`] hands them out step by step and can be resumed, [`MicroBatch`] lays some of them into arrays of a fixed
-//! size. Everything is a function of the files, the options and the seed: never of time or the number of threads.
+//! size. [`StreamBatches`] does all of it with data that is read meanwhile. Everything is a function of the files, the options and the seed: never of time or the number of threads.
 //!
 //! This crate knows nothing of models, memory plans or devices.
 
@@ -17,6 +17,7 @@ mod pack;
 mod random;
 mod read;
 mod skip;
+mod stream;
 pub mod tokenizer;
 
 pub use batches::{Batches, Position, StepBatch};
@@ -33,6 +34,7 @@ pub use read::{
     SourceReport, Tags, read,
 };
 pub use skip::{MAX_LISTED_SKIPS, Skip, Skips};
+pub use stream::{DocumentSource, Room, StreamBatches, StreamOptions};
 #[cfg(feature = "tokenizer")]
 pub use tokenizer::Tokenizer;
 pub use tokenizer::{ByteTokenizer, Piece, TextTokenizer};

@@ -26,6 +26,18 @@ pub struct PackOptions {
     pub group_by_length: Option<usize>,
 }
 
+impl PackOptions {
+    /// Refuses a length that leaves nothing to predict.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let seq_len = self.seq_len;
+        if seq_len < 2 || seq_len > i32::MAX as usize {
+            let problem = format!("--seq-len must be at least 2 (one token to see, one to predict), not {seq_len}");
+            return Err(Error::Invalid(problem));
+        }
+        Ok(())
+    }
+}
+
 /// Token ids of one or several documents, isolated from each other, and what is to be predicted at each place.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Sequence {
@@ -68,17 +80,27 @@ pub struct Packer {
     docs: Arc<Documents>,
     options: PackOptions,
     pieces: Vec<Piece>,
+    targets: u64,
 }
 
 impl Packer {
     /// Cuts the documents: texts longer than `seq_len` into consecutive pieces, so that every token comes once an
     /// epoch. A pre-tokenized line is never cut: one that is too long is an error naming it.
+    ///
+    /// # Errors
+    /// Such a line; a length that is none; documents without any target.
     pub fn new(docs: Arc<Documents>, options: PackOptions) -> Result<Packer, Error> {
-        let PackOptions { seq_len, .. } = options;
-        if seq_len < 2 || seq_len > i32::MAX as usize {
-            let problem = format!("--seq-len must be at least 2 (one token to see, one to predict), not {seq_len}");
-            return Err(Error::Invalid(problem));
+        let packer = Packer::cut(docs, options)?;
+        match packer.targets {
+            0 => Err(Packer::no_targets(packer.docs.len() as u64)),
+            _ => Ok(packer),
         }
+    }
+
+    /// The same for documents that may be without targets, or none: a part of a data set.
+    pub(crate) fn cut(docs: Arc<Documents>, options: PackOptions) -> Result<Packer, Error> {
+        options.check()?;
+        let PackOptions { seq_len, .. } = options;
         let (mut pieces, mut targets) = (Vec::new(), 0);
         for (i, doc) in docs.iter().enumerate() {
             let len = doc.tokens.len();
@@ -95,15 +117,15 @@ impl Packer {
                 targets += doc.targets(start, end);
             }
         }
-        if targets == 0 {
-            let problem = format!(
-                "the data has no target to learn in {} documents: texts need two tokens, pre-tokenized lines a label \
-                 other than {IGNORE} after the first place",
-                docs.len()
-            );
-            return Err(Error::Invalid(problem));
-        }
-        Ok(Packer { docs, options, pieces })
+        Ok(Packer { docs, options, pieces, targets })
+    }
+
+    /// The error of so many documents in which there is nothing to learn.
+    pub(crate) fn no_targets(documents: u64) -> Error {
+        Error::Invalid(format!(
+            "the data has no target to learn in {documents} documents: texts need two tokens, pre-tokenized lines a label \
+             other than {IGNORE} after the first place"
+        ))
     }
 
     /// The options.
@@ -114,6 +136,11 @@ impl Packer {
     /// The documents.
     pub fn documents(&self) -> &Arc<Documents> {
         &self.docs
+    }
+
+    /// Places with a target in an epoch.
+    pub fn targets(&self) -> u64 {
+        self.targets
     }
 
     /// Lays out an epoch, counted from 0: a function of documents, options and `epoch` alone.
@@ -188,9 +215,14 @@ impl Epoch {
         self.first.len() - 1
     }
 
-    /// Whether there are none: never so, since a packer without targets cannot be made.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The documents.
+    pub fn documents(&self) -> &Arc<Documents> {
+        &self.docs
     }
 
     /// Builds the sequence at an index below [`Epoch::len`].

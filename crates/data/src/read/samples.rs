@@ -115,6 +115,11 @@ impl Samples {
         &self.shared.skips
     }
 
+    /// The records left out since the last call, for who keeps them elsewhere.
+    pub fn take_skips(&mut self) -> Skips {
+        std::mem::take(&mut self.shared.skips)
+    }
+
     /// What was read of each source.
     pub fn reports(&self) -> impl Iterator<Item = &SourceReport> {
         self.sources.iter().map(|source| &source.report)
