@@ -54,6 +54,20 @@ impl Sample {
             Sample::Conversation(conversation) => (conversation.file, conversation.line),
         }
     }
+
+    /// About how many bytes it takes in memory, for who keeps many of them.
+    pub fn size_bytes(&self) -> usize {
+        match self {
+            Sample::Text { text, .. } => text.len(),
+            Sample::Tokens { tokens, labels, .. } => 4 * (tokens.len() + labels.len()),
+            Sample::PromptCompletion { prompt, completion, .. } => prompt.len() + completion.len(),
+            Sample::Conversation(Conversation { messages, .. }) => {
+                let said =
+                    |message: &Message| message.content.len() + message.reasoning.as_ref().map_or(0, String::len);
+                messages.iter().map(said).sum()
+            }
+        }
+    }
 }
 
 /// Messages in order, and the tools that they may call.

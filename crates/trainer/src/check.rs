@@ -23,6 +23,12 @@ pub fn options(options: &TrainOptions) -> Result<()> {
             bail!("{flag} 0 leaves nothing to do; give at least 1");
         }
     }
+    if options.streaming == Some(true) && options.steps.is_none() {
+        bail!(
+            "--streaming needs --steps N: how many steps an epoch has is not known while the data is read{}",
+            if options.epochs.is_some() { ", so --epochs means nothing" } else { "" }
+        );
+    }
     data::check(options)?;
     let out = out(options);
     if out.exists() && !out.is_dir() {

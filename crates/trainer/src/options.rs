@@ -87,6 +87,17 @@ pub struct TrainOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seq_len: Option<usize>,
 
+    /// Train while the data is still being read, in bounded memory, for files of any size; needs --steps. Shuffling and
+    /// packing are within windows of --buffer-size.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false", help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streaming: Option<bool>,
+
+    /// With --streaming, documents in a window [default: 16384, fewer where they are long].
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub buffer_size: Option<usize>,
+
     /// Keep the data in file order.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false", help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -606,6 +617,8 @@ mod tests {
             eval_prompts = "h"
             held_out = 0.5
             seq_len = 7
+            streaming = true
+            buffer_size = 8
             no_shuffle = true
             seed = 1
             steps = 2

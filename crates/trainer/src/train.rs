@@ -1,6 +1,6 @@
 //! The training run: data, plan, steps, evaluation, export.
 
-use crate::data::{self, RunData};
+use crate::data::{self, Feed, RunData};
 use crate::evaluate::Monitor;
 use crate::metrics::StepMetrics;
 use crate::options::{Device, Schedule, TrainOptions};
@@ -11,9 +11,9 @@ use crate::setup::{self, Source, StepShape};
 use crate::target::Target;
 use crate::tasks::{OptimStep, StepResult, StepTasks};
 use crate::{check, interrupt, weights};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use megatrain_base::fmt_bytes;
-use megatrain_data::{Batches, Packer, StepBatch};
+use megatrain_data::StepBatch;
 use megatrain_exec::RunReport;
 use megatrain_optim::{AdamW, LrSchedule, ScheduleKind, ScheduleOptions, Verdict};
 use megatrain_planner::{Model, Program};
@@ -24,10 +24,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Steps in flight at once: while one is updated the next is staged and begins its forward pass.
 const IN_FLIGHT: usize = 2;
+
+/// How long a step waits for its data before Ctrl-C is looked at.
+const DATA_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Steps in a row that may be skipped before the run gives up.
 const MAX_SKIPS: u64 = 10;
@@ -101,17 +104,10 @@ pub fn train_on(options: &TrainOptions, source: &Source, data: RunData, kind: Da
         first_and_last: None,
     };
     monitor.check_prompts(shape.micro_tokens().min(source.model.config.max_positions))?;
-    let packer = data::training_packer(data.training, options, shape, data.packing)?;
-    let mut batches = Batches::new(packer, shape.batch_size)?;
-    if batches.sequences_in_epoch() < shape.batch_size {
-        say!(
-            "note     the data has only {} sequence(s) an epoch, so steps are smaller than --batch-size {}",
-            batches.sequences_in_epoch(),
-            shape.batch_size
-        );
-    }
-    say!("packing  {}", data::describe_packing(batches.packer(), shape));
-    let steps = options.steps.unwrap_or_else(|| steps_in(batches.packer(), shape, options.epochs.unwrap_or(1)));
+    let mut feed = data.training.feed(options, shape)?;
+    say!("packing  {}", feed.describe(shape));
+    let steps = options.steps.or_else(|| feed.steps_in(options.epochs.unwrap_or(1), shape));
+    let steps = steps.context("--streaming needs --steps")?;
     let schedule = schedule(options, steps)
         .with_context(|| format!("--warmup and --lr-schedule over {steps} steps (--steps or --epochs)"))?;
     let peak_lr = options.lr.unwrap_or(if source.dir.is_some() { 2e-5 } else { 1e-3 });
@@ -161,7 +157,7 @@ pub fn train_on(options: &TrainOptions, source: &Source, data: RunData, kind: Da
         weights::export(&session, dir, source.dir.as_ref(), &source.config, source.export_dtype(), extras.clone())
     };
     let mut evaluations = Evaluations { monitor, best_dir, export: &export, done: 0, seconds: 0.0 };
-    let mut summary = trainer.steps(&mut batches, steps, schedule, peak_lr, &mut recorder, &mut evaluations)?;
+    let (mut summary, broken) = trainer.steps(&mut feed, steps, schedule, peak_lr, &mut recorder, &mut evaluations)?;
     summary.held_out = evaluations.monitor.first_and_last;
     summary.best = evaluations.monitor.best.lowest;
     if let (Some((before, after)), Some((step, lowest))) = (summary.held_out, summary.best) {
@@ -170,6 +166,9 @@ pub fn train_on(options: &TrainOptions, source: &Source, data: RunData, kind: Da
         );
     }
 
+    if let Some(read) = feed.summary() {
+        say!("data     {read}");
+    }
     say!("memory   {}", memory_use(planned_bytes));
     if let Some(gpu) = &gpu {
         let (free, _) = gpu.memory_bytes()?;
@@ -188,10 +187,22 @@ pub fn train_on(options: &TrainOptions, source: &Source, data: RunData, kind: Da
     summary.model_dir = out.join("model");
     export(&summary.model_dir)?;
     say!("model    saved to {}", summary.model_dir.display());
-    if recorder.finish(if summary.interrupted { Outcome::Interrupted } else { Outcome::Finished }) {
+    let outcome = match (&broken, summary.interrupted) {
+        (Some(_), _) => Outcome::Failed,
+        (None, true) => Outcome::Interrupted,
+        (None, false) => Outcome::Finished,
+    };
+    if recorder.finish(outcome) {
         say!("report   {}", out.join(crate::report::PAGE).display());
     }
-    Ok(summary)
+    match broken {
+        None => Ok(summary),
+        Some(error) => Err(error.context(format!(
+            "the data broke off after step {} of {steps}; the model as it was then is saved in {}",
+            summary.steps,
+            summary.model_dir.display()
+        ))),
+    }
 }
 
 /// Forgets the largest resident set of earlier runs in this process. Where the system cannot, the figure printed later
@@ -210,18 +221,6 @@ fn memory_use(planned: u64) -> String {
             100.0 * (bytes as f64 / planned as f64 - 1.0)
         ),
         None => format!("{} planned", fmt_bytes(planned)),
-    }
-}
-
-/// Steps that some epochs take. Shuffled epochs of packed documents differ a little, so each is counted, unless there are
-/// very many.
-fn steps_in(packer: &Packer, shape: StepShape, epochs: u64) -> u64 {
-    const COUNTED: u64 = 64;
-    let steps = |epoch| packer.epoch(epoch).len().div_ceil(shape.batch_size) as u64;
-    let counted: u64 = (0..epochs.min(COUNTED)).map(steps).sum();
-    match epochs.checked_sub(COUNTED) {
-        None => counted,
-        Some(more) => counted.saturating_add(steps(0).saturating_mul(more)),
     }
 }
 
@@ -315,33 +314,54 @@ struct Issued {
 }
 
 impl Trainer<'_> {
+    /// Runs the steps, and tells what is wrong with data that broke off after some of them.
     fn steps(
         &mut self,
-        batches: &mut Batches,
+        feed: &mut Feed,
         steps: u64,
         schedule: LrSchedule,
         peak_lr: f64,
         recorder: &mut Recorder,
         evaluations: &mut Evaluations<'_>,
-    ) -> Result<Summary> {
+    ) -> Result<(Summary, Option<Error>)> {
         let mut log = StepLog::new(steps, recorder.limit_tflops());
         let mut summary = Summary::default();
         let (mut in_flight, mut skips) = (VecDeque::new(), 0);
         let (start, mut last_end, mut tokens) = (Instant::now(), Instant::now(), 0);
-        let mut issued = 0;
+        let (mut issued, mut broken) = (0, None);
         loop {
             if in_flight.is_empty() && evaluations.due(issued) {
                 summary.stopped_early = log.pause(|| evaluations.run(self, issued, recorder))? && issued < steps;
                 last_end = Instant::now();
             }
             // Once the run is to end nothing is begun; what was begun is finished.
-            let ends = summary.stopped_early || interrupt::requested();
+            let ends = summary.stopped_early || broken.is_some() || interrupt::requested();
+            let mut waits = false;
             while in_flight.len() < IN_FLIGHT && issued < steps && !ends && !evaluations.due(issued) {
-                issued += 1;
-                let lr = schedule.lr(peak_lr, issued - 1);
-                in_flight.push_back(self.issue(issued, lr, batches.next_step())?);
+                // Whoever has a step to finish does not wait for the data of the next.
+                let patience = if in_flight.is_empty() { DATA_PATIENCE } else { Duration::ZERO };
+                match feed.poll_step(patience) {
+                    Ok(Some(batch)) => {
+                        issued += 1;
+                        let lr = schedule.lr(peak_lr, issued - 1);
+                        in_flight.push_back(self.issue(issued, lr, batch)?);
+                    }
+                    Ok(None) => waits = true,
+                    Err(error) => broken = Some(error),
+                }
+                if waits || broken.is_some() {
+                    break;
+                }
             }
-            let Some(oldest) = in_flight.pop_front() else { break };
+            if let Some(facts) = feed.news() {
+                recorder.data_read(facts);
+            }
+            let Some(oldest) = in_flight.pop_front() else {
+                match waits {
+                    true => continue,
+                    false => break,
+                }
+            };
             let (line, report) = self.finish(oldest, &mut last_end)?;
             tokens += line.tokens;
             summary.steps += 1;
@@ -367,7 +387,17 @@ impl Trainer<'_> {
                 );
             }
         }
-        summary.interrupted = issued < steps && !summary.stopped_early;
+        // Nothing was learnt, so there is nothing to save.
+        if let Some(error) = broken.take_if(|_| summary.first_loss.is_none()) {
+            return Err(error);
+        }
+        if summary.steps > 0 && summary.first_loss.is_none() {
+            bail!(
+                "nothing was learnt: none of the {} step(s) had a target; look at what is trained with `megatrain data preview`",
+                summary.steps
+            );
+        }
+        summary.interrupted = issued < steps && !summary.stopped_early && broken.is_none();
         if summary.stopped_early {
             log.note(&format!(
                 "stopped after step {issued}: {} evaluation(s) without a lower loss (--early-stopping-patience)",
@@ -376,6 +406,9 @@ impl Trainer<'_> {
         }
         if summary.interrupted {
             log.note(&format!("interrupted after step {issued}; saving the model"));
+        }
+        if broken.is_some() {
+            log.note(&format!("the data cannot be read on after step {issued}; saving the model"));
         }
         log.finish();
         if evaluations.done < issued && !evaluations.monitor.is_idle() {
@@ -386,7 +419,7 @@ impl Trainer<'_> {
             recorder.usage().say(program);
         }
         summary.tokens_per_s = tokens as f64 / (start.elapsed().as_secs_f64() - evaluations.seconds);
-        Ok(summary)
+        Ok((summary, broken))
     }
 
     /// Issues a step.

@@ -1,15 +1,19 @@
 //! The data of a run: from options to documents of tokens, and how they are packed.
 
 mod choices;
+mod feed;
 pub mod preview;
 mod read;
 mod report;
 mod sources;
+mod stream;
 
 pub use choices::{TrainOn, Truncation};
+pub use feed::{Feed, Training};
 pub use read::{Data, Reader};
 pub use report::DataReport;
 pub use sources::{check, evaluation_sources, training_sources};
+pub use stream::Streamed;
 
 use crate::evaluate::Prompt;
 use crate::options::TrainOptions;
@@ -19,16 +23,17 @@ use anyhow::{Context, Result};
 use megatrain_data::{Documents, PackOptions, Packer};
 use std::sync::Arc;
 
+/// Bytes of files beyond which whoever waits for them is told how not to.
+const LARGE: u64 = 500 << 20;
+
 /// What is trained on and what is evaluated on.
 pub struct RunData {
     /// To train on.
-    pub training: Documents,
+    pub training: Training,
     /// To evaluate on, if anything.
     pub evaluation: Option<Evaluation>,
     /// What is asked at each evaluation.
     pub prompts: Vec<Prompt>,
-    /// Which documents share sequences.
-    pub packing: Packing,
     /// What is trained on, counted.
     pub facts: DataFacts,
     /// The chat template to save with the model, where conversations were rendered with another than its own.
@@ -73,14 +78,25 @@ impl RunData {
     /// Files that cannot be read or hold nothing to learn, with file and line; settings that name nothing there is.
     pub fn read(options: &TrainOptions, source: &Source) -> Result<RunData> {
         let shape = StepShape::new(options, &source.model.config)?;
-        let mut reader = Reader::new(options, source, shape.seq_len)?;
-        let Data { documents, report } = reader.read(&training_sources(options)?, "reading data")?;
-        say!("data     {}", report.describe(&documents));
+        let reader = Reader::new(options, source, shape.seq_len)?;
+        let sources = training_sources(options)?;
+        if options.streaming == Some(true) {
+            let stream = Streamed::begin(options, sources, reader.clone(), shape)?;
+            let (chats, facts) = (stream.has_conversations(), stream.facts().clone());
+            let mut data = RunData::new(Training::Stream(Box::new(stream)), facts, chats, options, &reader)?;
+            // There may be conversations later.
+            data.template = reader.named_template();
+            return Ok(data);
+        }
+        let (_, bytes) = reader.samples(&sources)?.progress();
+        let what = if bytes > LARGE { "reading data (--streaming --steps N trains meanwhile)" } else { "reading data" };
+        let Data { documents, report } = reader.read(&sources, what)?;
+        let facts = DataFacts { truncated: report.truncated(), ..DataFacts::of(&documents) }.with_skips(&report.skips);
+        say!("data     {}", report.describe(documents.files(), &facts));
         let packing = Packing::new(options, report.pretokenized > 0);
         let chats = report.conversations > 0;
-        let mut data = RunData::new(documents, packing, chats, options, &mut reader)?;
+        let mut data = RunData::new(Training::Documents(documents, packing), facts, chats, options, &reader)?;
         data.template = reader.named_template().filter(|_| chats);
-        data.facts = DataFacts { truncated: report.truncated(), ..data.facts }.with_skips(&report.skips);
         Ok(data)
     }
 
@@ -95,37 +111,39 @@ impl RunData {
         source: &Source,
     ) -> Result<RunData> {
         let shape = StepShape::new(options, &source.model.config)?;
-        RunData::new(documents, packing, false, options, &mut Reader::new(options, source, shape.seq_len)?)
+        let (facts, reader) = (DataFacts::of(&documents), Reader::new(options, source, shape.seq_len)?);
+        RunData::new(Training::Documents(documents, packing), facts, false, options, &reader)
     }
 
     /// `chats`: whether conversations are trained, so that prompts are a user's messages.
     fn new(
-        documents: Documents,
-        packing: Packing,
+        training: Training,
+        facts: DataFacts,
         chats: bool,
         options: &TrainOptions,
-        reader: &mut Reader,
+        reader: &Reader,
     ) -> Result<RunData> {
         let prompt = |text: &String| Ok(Prompt { text: text.clone(), tokens: reader.prompt(text, chats)? });
         let prompts: Result<_> = options.eval_prompts.iter().flatten().map(prompt).collect();
         let prompts = prompts.context("--eval-prompts")?;
-        let (training, evaluation) = match (evaluation_sources(options)?, options.held_out.unwrap_or(0.0)) {
-            (Some(sources), _) => {
+        let held_out = options.held_out.unwrap_or(0.0);
+        let (training, evaluation, facts) = match (evaluation_sources(options)?, training) {
+            (Some(sources), training) => {
                 let read = reader.read(&sources, "reading evaluation data");
                 let Data { documents: held, report } = read.context("--eval-data")?;
-                say!("eval     {}", report.describe(&held));
-                (documents, Some(Evaluation { documents: held, flag: "--eval-data" }))
+                say!("eval     {}", report.describe(held.files(), &DataFacts::of(&held)));
+                (training, Some(Evaluation { documents: held, flag: "--eval-data" }), facts)
             }
-            (None, 0.0) => (documents, None),
-            (None, fraction) => {
-                let (training, held) = documents.split_held_out(fraction, options.seed.unwrap_or(0))?;
+            (None, Training::Documents(documents, packing)) if held_out > 0.0 => {
+                let (training, held) = documents.split_held_out(held_out, options.seed.unwrap_or(0))?;
                 let flag = "the part of the data that --held-out keeps apart";
-                (training, Some(Evaluation { documents: held, flag }))
+                let facts = facts.counting(&training);
+                (Training::Documents(training, packing), Some(Evaluation { documents: held, flag }), facts)
             }
+            (None, training) => (training, None, facts),
         };
         let held_out = evaluation.as_ref().map_or(0, |held| held.documents.len() as u64);
-        let facts = DataFacts { held_out, ..DataFacts::of(&training) };
-        Ok(RunData { training, evaluation, prompts, packing, facts, template: None })
+        Ok(RunData { training, evaluation, prompts, facts: DataFacts { held_out, ..facts }, template: None })
     }
 }
 
@@ -155,7 +173,12 @@ pub fn training_packer(
     shape: StepShape,
     packing: Packing,
 ) -> Result<Packer> {
-    let options = PackOptions {
+    Ok(Packer::new(Arc::new(documents), pack_options(options, shape, packing))?)
+}
+
+/// How documents become sequences to train on.
+fn pack_options(options: &TrainOptions, shape: StepShape, packing: Packing) -> PackOptions {
+    PackOptions {
         seq_len: shape.seq_len,
         seed: options.seed.unwrap_or(0),
         shuffle: !options.no_shuffle.unwrap_or(false),
@@ -165,8 +188,7 @@ pub fn training_packer(
             .group_by_length
             .unwrap_or(false)
             .then_some(shape.batch_size.saturating_mul(GROUPED_BATCHES)),
-    };
-    Ok(Packer::new(Arc::new(documents), options)?)
+    }
 }
 
 /// Batches whose sequences are ordered by length at a time: the usual number of Hugging Face's trainer.

@@ -2,6 +2,7 @@
 
 use super::{Data, DataReport, Packing, Reader, describe_packing, training_packer, training_sources};
 use crate::options::TrainOptions;
+use crate::report::DataFacts;
 use crate::setup::{Source, StepShape};
 use anyhow::Result;
 use megatrain_data::{Document, Documents, IGNORE, Packer, TextTokenizer};
@@ -33,8 +34,13 @@ impl Preview {
     /// As training: data of which nothing would be learnt, too.
     pub fn run(&self, options: &TrainOptions, source: &Source) -> Result<()> {
         super::check(options)?;
+        if options.streaming == Some(true) {
+            say!(
+                "note     this is all of the data, read whole; --streaming shuffles and packs it in windows of --buffer-size"
+            );
+        }
         let shape = StepShape::new(options, &source.model.config)?;
-        let mut reader = Reader::new(options, source, shape.seq_len)?;
+        let reader = Reader::new(options, source, shape.seq_len)?;
         let Data { documents, report } = reader.read(&training_sources(options)?, "reading data")?;
         let packing = Packing::new(options, report.pretokenized > 0);
         if self.json {
@@ -73,7 +79,7 @@ fn statistics(report: &DataReport, packer: &Packer, shape: StepShape) -> String 
     lengths.sort_unstable();
     let at = |share: f64| lengths[((lengths.len() - 1) as f64 * share).round() as usize];
     let mean = documents.tokens() as f64 / lengths.len() as f64;
-    let mut text = format!("data     {}", report.describe(documents));
+    let mut text = format!("data     {}", report.describe(documents.files(), &DataFacts::of(documents)));
     let _ = write!(
         text,
         "\nlengths  {} to {} tokens, median {}, mean {mean:.1}, 95% have at most {}",

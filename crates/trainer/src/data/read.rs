@@ -9,13 +9,19 @@ use anyhow::{Context, Result, anyhow, bail};
 use megatrain_data::chat::{TemplateChoice, built_in};
 use megatrain_data::{
     ChatEncoder, ChatFiles, ChatOptions, Conversation, DataSource, Documents, DocumentsBuilder, Encoded, IGNORE,
-    Message, Role, Sample, SampleOptions, Samples, Skip, SkipReason, TextTokenizer,
+    Message, Role, Room, Sample, SampleOptions, Samples, Skip, SkipReason, TextTokenizer,
 };
 use rayon::prelude::*;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-/// Records encoded at a time.
+/// Records encoded at a time at the most,
 const RECORDS_AT_A_TIME: usize = 1024;
+
+/// and about so many bytes of them: records may be books.
+const BYTES_AT_A_TIME: usize = 8 << 20;
+
+/// Bytes that a token has at the least, in most languages.
+const BYTES_PER_TOKEN: u64 = 4;
 
 /// Documents, and what is to be known about them.
 pub struct Data {
@@ -25,10 +31,11 @@ pub struct Data {
     pub report: DataReport,
 }
 
-/// Reads data for one model with one set of options.
+/// Reads data for one model with one set of options. A clone shares what was made of tokenizer and template.
+#[derive(Clone)]
 pub struct Reader {
-    encoders: Option<Encoders>,
-    samples: SampleOptions,
+    encoders: Option<Arc<Encoders>>,
+    sample_options: SampleOptions,
     /// What becomes of token ids that are too long; None: that is an error.
     truncation: Option<Truncation>,
     seq_len: usize,
@@ -42,7 +49,7 @@ struct Encoders {
     files: ChatFiles,
     options: ChatOptions,
     text: ChatEncoder,
-    chat: Option<ChatEncoder>,
+    chat: OnceLock<ChatEncoder>,
 }
 
 impl Reader {
@@ -56,37 +63,41 @@ impl Reader {
             let chat_options = chat_options(options, seq_len)?;
             let plain = ChatOptions { template: Default::default(), ..chat_options.clone() };
             let text = ChatEncoder::new(tokenizer.clone(), &ChatFiles::default(), plain)?;
-            let mut encoders = Encoders { tokenizer, files, options: chat_options, text, chat: None };
+            let encoders = Encoders { tokenizer, files, options: chat_options, text, chat: OnceLock::new() };
             if options.template.is_some() {
                 encoders.chat().context("--template")?;
             }
-            Ok::<_, anyhow::Error>(encoders)
+            Ok::<_, anyhow::Error>(Arc::new(encoders))
         });
         Ok(Reader {
             encoders: encoders.transpose()?,
-            samples: sample_options(options)?,
+            sample_options: sample_options(options)?,
             truncation: options.truncation,
             seq_len,
             vocab: source.model.config.vocab,
         })
     }
 
+    /// The records of some sources.
+    ///
+    /// # Errors
+    /// There are no such files.
+    pub fn samples(&self, sources: &[DataSource]) -> Result<Samples> {
+        Ok(Samples::new(sources, &self.sample_options)?)
+    }
+
     /// Reads all of some sources.
     ///
     /// # Errors
     /// What cannot be read or encoded, with file and line; data of which nothing is left.
-    pub fn read(&mut self, sources: &[DataSource], what: &'static str) -> Result<Data> {
-        let mut samples = Samples::new(sources, &self.samples)?;
+    pub fn read(&self, sources: &[DataSource], what: &'static str) -> Result<Data> {
+        let mut samples = self.samples(sources)?;
         let (_, total_bytes) = samples.progress();
         let bar = crate::progress::bar(total_bytes, what);
         let mut documents = DocumentsBuilder::in_memory(samples.files().to_vec());
         let mut report = DataReport::default();
-        loop {
-            let some = samples.by_ref().take(RECORDS_AT_A_TIME).collect::<Result<Vec<_>, _>>()?;
-            if some.is_empty() {
-                break;
-            }
-            self.encode(some, &mut documents, &mut report)?;
+        let room = Room { documents: usize::MAX, tokens: u64::MAX };
+        while self.read_some(&mut samples, room, &mut documents, &mut report)? {
             bar.set_position(samples.progress().0);
         }
         bar.finish_and_clear();
@@ -96,21 +107,41 @@ impl Reader {
         report.skips = skips;
         let documents = documents.finish();
         if documents.is_empty() {
-            bail!("nothing would be learnt: {}", report.left_out(&documents));
+            bail!("nothing would be learnt: {}", report.left_out(documents.files()));
         }
         Ok(Data { documents, report })
     }
 
-    /// Encodes records and appends them as documents.
-    fn encode(
-        &mut self,
-        samples: Vec<Sample>,
+    /// Reads and encodes some of the next records, and whether there were any.
+    ///
+    /// # Errors
+    /// What cannot be read or encoded, with file and line.
+    pub(super) fn read_some(
+        &self,
+        samples: &mut Samples,
+        room: Room,
         documents: &mut DocumentsBuilder,
         report: &mut DataReport,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        let bytes = room.tokens.saturating_mul(BYTES_PER_TOKEN).min(BYTES_AT_A_TIME as u64) as usize;
+        let (mut some, mut taken) = (Vec::new(), 0);
+        while some.len() < room.documents.min(RECORDS_AT_A_TIME)
+            && taken < bytes
+            && let Some(sample) = samples.next().transpose()?
+        {
+            taken += sample.size_bytes();
+            some.push(sample);
+        }
+        let any = !some.is_empty();
+        self.encode(some, documents, report)?;
+        Ok(any)
+    }
+
+    /// Encodes records and appends them as documents.
+    fn encode(&self, samples: Vec<Sample>, documents: &mut DocumentsBuilder, report: &mut DataReport) -> Result<()> {
         if let Some(words) = samples.iter().find(|sample| !matches!(sample, Sample::Tokens { .. })) {
             let (file, line) = words.place();
-            let Some(encoders) = &mut self.encoders else {
+            let Some(encoders) = &self.encoders else {
                 bail!(
                     "{}: this is text, but there is no tokenizer to encode it; give a model directory with a \
                      tokenizer.json, or pre-tokenized data",
@@ -199,8 +230,8 @@ impl Reader {
     ///
     /// # Errors
     /// There is no tokenizer, or the template refuses the message.
-    pub fn prompt(&mut self, text: &str, chat: bool) -> Result<Vec<i32>> {
-        let encoders = self.encoders.as_mut().context("the model has no tokenizer.json to read prompts with")?;
+    pub fn prompt(&self, text: &str, chat: bool) -> Result<Vec<i32>> {
+        let encoders = self.encoders.as_ref().context("the model has no tokenizer.json to read prompts with")?;
         let mut tokens = match chat {
             false => encoders.tokenizer.encode(text)?,
             true => {
@@ -236,20 +267,20 @@ impl Reader {
 
 impl Encoders {
     /// The encoder of conversations.
-    fn chat(&mut self) -> Result<&ChatEncoder> {
-        if self.chat.is_none() {
-            let chat = ChatEncoder::new(self.tokenizer.clone(), &self.files, self.options.clone())?;
-            for warning in chat.warnings() {
-                say!("note     {warning}");
-            }
-            self.chat = Some(chat);
+    fn chat(&self) -> Result<&ChatEncoder> {
+        if let Some(chat) = self.chat.get() {
+            return Ok(chat);
         }
-        Ok(self.chat.as_ref().expect("made above"))
+        let chat = ChatEncoder::new(self.tokenizer.clone(), &self.files, self.options.clone())?;
+        for warning in chat.warnings() {
+            say!("note     {warning}");
+        }
+        Ok(self.chat.get_or_init(|| chat))
     }
 
     fn encode(&self, sample: &Sample) -> Result<Encoded, SkipReason> {
         match sample {
-            Sample::Conversation(_) => self.chat.as_ref().unwrap_or(&self.text).encode_sample(sample),
+            Sample::Conversation(_) => self.chat.get().unwrap_or(&self.text).encode_sample(sample),
             _ => self.text.encode_sample(sample),
         }
     }

@@ -1,8 +1,10 @@
 //! [`DataReport`]: what was read, in sentences.
 
+use crate::report::DataFacts;
 use megatrain_data::chat::Notes;
-use megatrain_data::{Documents, Encoded, Sample, SkipReason, Skips, SourceReport};
+use megatrain_data::{Encoded, Sample, SkipReason, Skips, SourceReport};
 use std::fmt::Write;
+use std::path::PathBuf;
 
 /// What was read of a data set, what was left out, and why.
 #[derive(Clone, Debug, Default)]
@@ -41,23 +43,36 @@ impl DataReport {
         }
     }
 
+    /// Adds what was read after this, of the same sources.
+    pub fn merge(&mut self, later: DataReport) {
+        let DataReport { sources, texts, conversations, completions, pretokenized, skips, notes } = later;
+        self.sources = sources;
+        self.texts += texts;
+        self.conversations += conversations;
+        self.completions += completions;
+        self.pretokenized += pretokenized;
+        self.skips.extend(skips);
+        match self.notes.is_empty() {
+            true => self.notes = notes,
+            false => self.notes.iter_mut().zip(notes).for_each(|(sum, (_, count))| sum.1 += count),
+        }
+    }
+
     /// Records that were cut to the length of a sequence.
     pub fn truncated(&self) -> u64 {
         self.notes.iter().filter(|(name, _)| name.starts_with("cut_")).map(|(_, count)| count).sum()
     }
 
     /// What was read, and what of it a person may want to change; several lines.
-    pub fn describe(&self, documents: &Documents) -> String {
-        let targets: u64 = documents.iter().map(|doc| doc.targets(0, doc.tokens.len())).sum();
-        let tokens = documents.tokens();
+    pub fn describe(&self, files: &[PathBuf], facts: &DataFacts) -> String {
+        let DataFacts { documents, tokens, targets, .. } = facts;
         let mut formats: Vec<_> = self.sources.iter().filter_map(|source| source.format).collect();
         formats.dedup();
         let mut text = format!(
-            "{} file(s) ({}), {} document(s), {tokens} tokens, {targets} of them targets ({:.0}%)",
-            documents.files().len(),
+            "{} file(s) ({}), {documents} document(s), {tokens} tokens, {targets} of them targets ({:.0}%)",
+            files.len(),
             formats.join(", "),
-            documents.len(),
-            100.0 * targets as f64 / tokens as f64
+            100.0 * *targets as f64 / (*tokens).max(1) as f64
         );
         for (name, count) in self.notes.iter().filter(|(_, count)| *count > 0) {
             if let Some(meaning) = meaning(name) {
@@ -65,14 +80,14 @@ impl DataReport {
             }
         }
         if !self.skips.is_empty() {
-            let _ = write!(text, "\n         {}", self.left_out(documents));
+            let _ = write!(text, "\n         {}", self.left_out(files));
         }
         text
     }
 
     /// What was left out, by reason.
-    pub fn left_out(&self, documents: &Documents) -> String {
-        let mut text = self.skips.summary(documents.files()).to_string().replace('\n', "\n         ");
+    pub fn left_out(&self, files: &[PathBuf]) -> String {
+        let mut text = self.skips.summary(files).to_string().replace('\n', "\n         ");
         if self.skips.totals.contains_key("too long") {
             text += "\n           (a larger --seq-len keeps what is too long; --truncation right or left cuts it)";
         }

@@ -22,7 +22,23 @@ pub fn check(options: &TrainOptions) -> Result<()> {
     if options.dataset_dir.is_some() && options.dataset.is_none() {
         bail!("--dataset-dir is where --dataset looks; give --dataset NAME too, or --data files instead");
     }
+    match (options.streaming, options.buffer_size) {
+        (_, Some(0)) => bail!("--buffer-size 0 leaves no room for a document; give at least 1"),
+        (None | Some(false), Some(_)) => {
+            bail!("--buffer-size is the size of the windows of --streaming; give that too, or leave it out")
+        }
+        (Some(true), _) if options.data.is_none() && options.dataset.is_none() => {
+            bail!("--streaming reads data while it is trained on; give --data FILES or --dataset NAMES")
+        }
+        _ => {}
+    }
     let held_out = options.held_out.unwrap_or(0.0);
+    if held_out > 0.0 && options.streaming == Some(true) {
+        bail!(
+            "--held-out chooses among all documents, and --streaming does not have them; put some in a file of their own \
+             and give --eval-data FILE"
+        );
+    }
     if !(0.0..1.0).contains(&held_out) {
         bail!("--held-out {held_out} is no share of the data; give a number from 0 to below 1, for example 0.05");
     }

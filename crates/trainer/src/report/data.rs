@@ -25,6 +25,8 @@ pub struct DataFacts {
     pub truncated: u64,
     /// Records left out, by kind of fault.
     pub skipped: BTreeMap<String, u64>,
+    /// Whether this is what a stream has read so far, and there may be more.
+    pub partial: bool,
 }
 
 /// Files that are named one by one.
@@ -49,6 +51,29 @@ impl DataFacts {
             facts.lengths[bin] += 1;
         }
         facts
+    }
+
+    /// The same facts, of some of these documents.
+    pub fn counting(self, documents: &Documents) -> Self {
+        let DataFacts { truncated, skipped, .. } = self;
+        DataFacts { truncated, skipped, ..DataFacts::of(documents) }
+    }
+
+    /// Adds what was read after this, of the same files.
+    pub fn merge(&mut self, later: DataFacts) {
+        self.files = later.files;
+        self.documents += later.documents;
+        self.tokens += later.tokens;
+        self.targets += later.targets;
+        self.longest = self.longest.max(later.longest);
+        self.lengths.resize(self.lengths.len().max(later.lengths.len()), 0);
+        self.lengths.iter_mut().zip(&later.lengths).for_each(|(sum, count)| *sum += count);
+        self.held_out += later.held_out;
+        self.truncated += later.truncated;
+        for (kind, count) in later.skipped {
+            *self.skipped.entry(kind).or_default() += count;
+        }
+        self.partial = later.partial;
     }
 
     /// Adds what was left out while reading.

@@ -83,6 +83,7 @@ function facts() {
 
   const numbers = [["documents", whole(d.documents)], ["tokens", whole(d.tokens)],
     ["targets", `${whole(d.targets)} (${percent(d.targets / Math.max(d.tokens, 1))} of tokens)`], ["longest document", `${whole(d.longest)} tokens`]];
+  if (d.partial) numbers.unshift(["so far, from a stream", ""]);
   if (d.held_out) numbers.push(["held out for evaluation", `${whole(d.held_out)} documents`]);
   numbers.push(["truncated", whole(d.truncated)]);
   const skipped = Object.entries(d.skipped);

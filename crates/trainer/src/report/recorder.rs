@@ -3,7 +3,7 @@
 use super::history::History;
 use super::memory::peak_resident_bytes;
 use super::tfevents::EventFile;
-use super::{Facts, page, timeline};
+use super::{DataFacts, Facts, page, timeline};
 use crate::metrics::{EvalMetrics, MetricsFile, SampleMetrics, StepMetrics};
 use crate::usage::Usage;
 use anyhow::Result;
@@ -38,6 +38,8 @@ pub enum Outcome {
     Finished,
     /// Somebody ended it; the model is saved.
     Interrupted,
+    /// The data broke off; the model is saved.
+    Failed,
 }
 
 /// Writes a run's figures. Dropped without [`Recorder::finish`], it marks the page as of a run that broke off.
@@ -167,6 +169,12 @@ impl Recorder {
         self.facts.limit.as_ref().map(|limit| limit.tflops)
     }
 
+    /// Notes what was read of the data by now.
+    pub fn data_read(&mut self, facts: &DataFacts) {
+        let held_out = self.facts.data.held_out;
+        self.facts.data = DataFacts { held_out, ..facts.clone() };
+    }
+
     /// Notes what the run took of a GPU's memory.
     pub fn device_used(&mut self, bytes: u64) {
         self.facts.memory.device_used_bytes = Some(bytes);
@@ -177,6 +185,7 @@ impl Recorder {
         self.state = match outcome {
             Outcome::Finished => "finished",
             Outcome::Interrupted => "interrupted",
+            Outcome::Failed => "stopped",
         };
         self.write_page()
     }
