@@ -58,11 +58,9 @@ impl ModelDir {
         let path = path.as_ref();
         match fs::metadata(path) {
             Ok(meta) if meta.is_dir() => {}
-            Ok(_) => return Err(error::file(path, "this is a file; give the model's directory")),
+            Ok(_) => return Err(error::file(path, a_file(path))),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                let problem = "no such directory; give a local directory with config.json and .safetensors files \
-                               (models are not downloaded)";
-                return Err(error::file(path, problem));
+                return Err(error::file(path, absent(path)));
             }
             Err(e) => return Err(error::io(path, "opening")(e)),
         }
@@ -71,7 +69,7 @@ impl ModelDir {
             return Err(error::file(path, "the directory is empty; it needs config.json and .safetensors files"));
         }
         if !names.iter().any(|name| name == CONFIG) {
-            return Err(error::file(path, "there is no config.json; give the directory that holds the model itself"));
+            return Err(error::file(path, no_config(path, &names)));
         }
         let config = read_json(&path.join(CONFIG))?;
         if !config.is_object() {
@@ -196,6 +194,45 @@ fn open_weights(path: &Path, names: &[String]) -> Result<(Vec<Shard>, Option<Val
         }
         (false, false) => Err(error::file(path, no_weights(names))),
     }
+}
+
+/// What to say where no directory is. Two words with a slash between may be a name on the Hugging Face hub.
+fn absent(path: &Path) -> String {
+    let text = path.display().to_string();
+    let word = |word: &str| !word.is_empty() && !word.starts_with('.') && !word.contains('/');
+    match text.split_once('/').filter(|(owner, name)| word(owner) && word(name) && !Path::new(owner).exists()) {
+        None => "no such directory; give a local directory with config.json and .safetensors files (models are not \
+                 downloaded)"
+            .to_owned(),
+        Some((_, name)) => format!(
+            "no such directory, and models are not downloaded. If this is a name on the Hugging Face hub: `hf download \
+             {text} --local-dir {name}`, then give {name}"
+        ),
+    }
+}
+
+/// Says what to do with a file that was given for a directory.
+fn a_file(path: &Path) -> &'static str {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("gguf") => {
+            "this is a GGUF file, made for inference and not read here; give the directory of the model that it was made \
+             from, with config.json and .safetensors files"
+        }
+        Some("safetensors") => "this is a file; give the model's directory, in which config.json lies beside it",
+        _ => "this is a file; give the model's directory",
+    }
+}
+
+/// Says what to do with a directory without a configuration.
+fn no_config(path: &Path, names: &[String]) -> String {
+    if names.iter().any(|name| name == "adapter_config.json") {
+        return "this is an adapter (adapter_config.json), not a model; merge it into its base model first, with \
+                merge_and_unload() of PEFT"
+            .to_owned();
+    }
+    let inner = names.iter().find(|name| path.join(name).join(CONFIG).exists());
+    let inner = inner.map(|name| format!(", perhaps {}", path.join(name).display())).unwrap_or_default();
+    format!("there is no config.json; give the directory that holds the model itself{inner}")
 }
 
 /// Says what to do with a directory whose weights are not where they should be.

@@ -9,14 +9,14 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum Error {
     /// The operating system refused.
-    #[error("{}: {action} failed: {source}", path.display())]
+    #[error("{}: {action} failed: {reason}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
         /// What was attempted.
         action: &'static str,
-        /// The system's reason.
-        source: std::io::Error,
+        /// The system's reason; part of the message, so not the error's source too.
+        reason: std::io::Error,
     },
     /// A file or directory is not what it should be.
     #[error("{}: {problem}", path.display())]
@@ -207,5 +207,5 @@ pub(crate) fn tensor(path: impl Into<PathBuf>, tensor: impl Into<String>, fault:
 /// Turns a system error into ours: `.map_err(io(path, "reading"))`.
 pub(crate) fn io(path: impl Into<PathBuf>, action: &'static str) -> impl FnOnce(std::io::Error) -> Error {
     let path = path.into();
-    move |source| Error::Io { path, action, source }
+    move |reason| Error::Io { path, action, reason }
 }

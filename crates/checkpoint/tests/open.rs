@@ -42,7 +42,10 @@ fn wrong_directories_are_named() {
     assert!(error.starts_with("/no/such/model: no such directory; give a local directory"), "{error}");
     let dir = dir_of(&[safe]);
     let error = ModelDir::open(dir.path().join("model.safetensors")).unwrap_err();
-    assert_eq!(text(dir.path(), error), "model.safetensors: this is a file; give the model's directory");
+    assert_eq!(
+        text(dir.path(), error),
+        "model.safetensors: this is a file; give the model's directory, in which config.json lies beside it"
+    );
 
     assert_eq!(open_error(&[]), "DIR: the directory is empty; it needs config.json and .safetensors files");
     assert!(open_error(&[safe]).starts_with("DIR: there is no config.json;"));

@@ -444,8 +444,16 @@ fn what_is_no_record_is_an_error_with_its_line_and_skipped_where_that_is_wished(
             "invalid JSON",
             "a.jsonl:2: not valid JSON: EOF while parsing an object (column 12); a record must be whole on its line, unless the file is one array",
         ),
-        (b"{'text': 'a'}", "invalid JSON", "a.jsonl:2: not valid JSON: key must be a string (column 2)"),
-        (b"{\"text\": NaN}", "invalid JSON", "a.jsonl:2: not valid JSON: expected value (column 10)"),
+        (
+            b"{'text': 'a'}",
+            "invalid JSON",
+            "a.jsonl:2: not valid JSON: key must be a string (column 2); JSON has double quotes",
+        ),
+        (
+            b"{\"text\": NaN}",
+            "invalid JSON",
+            "a.jsonl:2: not valid JSON: expected value (column 10); JSON has no NaN, Infinity or None: write null",
+        ),
         (
             b"{\"text\": \"\\ud83d\"}",
             "invalid JSON",
@@ -684,5 +692,8 @@ fn samples_come_one_by_one_and_progress_is_counted() {
 #[test]
 fn without_the_feature_tables_are_refused() {
     let error = try_read(&[("a.parquet", b"PAR1")], &SampleOptions::default()).err().unwrap();
-    assert!(error.starts_with("a.parquet: this build reads no Parquet and no Arrow; add `--features arrow`"), "{error}");
+    assert!(
+        error.starts_with("a.parquet: this build reads no Parquet and no Arrow; add `--features arrow`"),
+        "{error}"
+    );
 }

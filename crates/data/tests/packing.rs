@@ -63,6 +63,23 @@ fn an_end_token_that_is_also_the_padding_token_is_learnt() {
     let batch = MicroBatch::assemble(&sequences, 8).unwrap();
     assert_eq!(batch.tokens, [4, 5, 0, 6, 0, 0, 0, 0]);
     assert_eq!(batch.targets, [5, 0, IGNORE, 0, IGNORE, IGNORE, IGNORE, IGNORE]);
+    // Texts and lines; packed, unpacked and grouped: each end is learnt, and no padding.
+    let texts = Documents::from_tokens(vec![vec![4, 5, 0], vec![6, 0]]);
+    let labelled = lines(&[(&[4, 5, 0], &[IGNORE, 5, 0]), (&[6, 0], &[IGNORE, 0])]);
+    for docs in [texts, labelled] {
+        for (pack, group_by_length) in [(true, None), (false, None), (false, Some(2))] {
+            let options = PackOptions { pack_texts: pack, pack_lines: pack, group_by_length, ..OPTIONS };
+            let sequences = epoch(&packer(docs.clone(), options), 0);
+            assert_eq!(sequences.len(), if pack { 1 } else { 2 });
+            let batch = MicroBatch::assemble(&sequences, 8).unwrap();
+            let learnt: Vec<(i32, i32)> =
+                (0..8).filter(|&i| batch.targets[i] != IGNORE).map(|i| (batch.tokens[i], batch.targets[i])).collect();
+            let mut sorted = learnt;
+            sorted.sort();
+            assert_eq!(sorted, [(4, 5), (5, 0), (6, 0)], "{options:?}");
+            assert_eq!(batch.targets[5..], [IGNORE; 3], "{options:?}");
+        }
+    }
 }
 
 #[test]

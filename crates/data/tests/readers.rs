@@ -91,7 +91,11 @@ fn every_wrong_file_is_named_with_its_line_and_reason() {
             "a.jsonl:2: not valid JSON: EOF while parsing an object (column 12); a record must be whole on its line, \
              unless the file is one array; is it cut off?",
         ),
-        ("a.jsonl", b"{\"text\": 'a'}", "a.jsonl:1: not valid JSON: expected value (column 10)"),
+        (
+            "a.jsonl",
+            b"{\"text\": 'a'}",
+            "a.jsonl:1: not valid JSON: expected value (column 10); JSON has double quotes",
+        ),
         ("a.jsonl", b"\n[1]", "a.jsonl:2: a record must be an object, not a number"),
         ("a.jsonl", b"7", "a.jsonl:1: a record must be an object, not a number"),
         ("a.jsonl", b"{\"text\": null}", "its only record cannot be used: a.jsonl:1: \"text\" is null"),
@@ -177,8 +181,11 @@ fn paths_that_are_not_data_are_refused() {
     }
     let error = |paths: &[PathBuf]| read(paths, Some(&ByteTokenizer), &OPTIONS).unwrap_err().to_string();
     assert!(error(&[]).starts_with("no data: give --data"));
-    assert!(error(&[path("none.txt")]).ends_with("none.txt: no such file or directory; check --data"));
-    assert!(error(&[path("a.csv")]).ends_with("convert it to .jsonl, an object a line"));
+    assert!(error(&[path("none.txt")]).ends_with("none.txt: no such file or directory; check the path"));
+    assert!(
+        error(&[path("a.csv")])
+            .contains("convert it to .jsonl, an object a line, for example in Python: pandas.read_csv(\"a.csv\")")
+    );
     assert!(error(&[path("a.jsonl.bz2")]).ends_with("unpack it first"));
     assert!(error(&[path("noextension")]).ends_with("; rename or convert it"));
     assert!(error(&[path("a.txt"), path("a.txt")]).ends_with("given twice in --data; name it once"));

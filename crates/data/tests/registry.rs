@@ -84,6 +84,13 @@ fn sharegpt_columns_and_tags_are_those_that_are_listed() {
 #[test]
 fn names_may_have_weights_and_must_be_known() {
     let (dir, registry) = registry(&json!({"b": {"file_name": "sub"}, "a:1": {"file_name": "a.jsonl"}}));
+    fs::create_dir(dir.path().join("sub")).unwrap();
+    let absent = registry.source("a:1").unwrap_err().to_string();
+    assert!(
+        absent.ends_with("data set \"a:1\": a.jsonl is not in this file's folder; mend its \"file_name\""),
+        "{absent}"
+    );
+    fs::write(dir.path().join("a.jsonl"), "").unwrap();
     let DataSource { path, weight, .. } = registry.source("b:0.25").unwrap();
     assert_eq!((path, weight), (dir.path().join("sub"), Some(0.25)));
     assert_eq!(registry.source("a:1").unwrap().weight, None, "a name as it stands has no weight");
@@ -119,7 +126,10 @@ fn descriptions_that_ask_for_more_are_refused() {
             json!({"file_name": "a", "split": "test"}),
             "\"split\" is not supported; make a file of the records that are meant",
         ),
-        (json!({"file_name": "a", "fromatting": "sharegpt"}), "\"fromatting\" is no known key"),
+        (
+            json!({"file_name": "a", "fromatting": "sharegpt"}),
+            "\"fromatting\" is no known key; there are file_name, formatting, columns and tags",
+        ),
         (
             json!({"file_name": "a", "formatting": "chatml"}),
             "formatting \"chatml\" is unknown; there are alpaca, sharegpt and openai",

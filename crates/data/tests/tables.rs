@@ -37,6 +37,24 @@ fn conversations_are_read_from_every_kind_of_table() {
     }
 }
 
+/// axolotl-ai-cloud/axolotl#879: a column that is null, empty or not there is as a key that is absent.
+#[test]
+fn optional_columns_may_be_null_empty_or_absent() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = dir.path().join("a.jsonl");
+    std::fs::write(&plain, "{\"instruction\": \"Add 1 and 2.\", \"output\": \"3\"}").unwrap();
+    let [Sample::Conversation(expected)] = &read(&plain).unwrap().0[..] else { panic!("no conversation") };
+    for name in ["alpaca.parquet", "alpaca_without_input.parquet"] {
+        let (samples, skips) = read(&golden(name)).unwrap();
+        assert_eq!(samples.len(), 2, "{name}");
+        for sample in samples {
+            let Sample::Conversation(conversation) = sample else { panic!("{name}: {sample:?}") };
+            assert_eq!((&conversation.messages, &conversation.tools), (&expected.messages, &expected.tools), "{name}");
+        }
+        assert_eq!(skips, [(3, "\"output\" is null".to_owned())], "{name}");
+    }
+}
+
 #[test]
 fn progress_reaches_the_end() {
     for name in ["chat.parquet", "chat.arrow", "chat_file.arrow"] {

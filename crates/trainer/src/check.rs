@@ -4,7 +4,7 @@ use crate::options::TrainOptions;
 use crate::{data, setup};
 use anyhow::{Context, Result, anyhow, bail};
 use megatrain_optim::{AdamW, OptimError, StepScalars};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Most threads a run may be given: more than any one machine has, fewer than it takes to exhaust one.
 const MAX_THREADS: usize = 4096;
@@ -34,10 +34,46 @@ pub fn options(options: &TrainOptions) -> Result<()> {
     if out.exists() && !out.is_dir() {
         bail!("--out {}: there is a file of this name; give a folder", out.display());
     }
-    for model in ["model", "best-model"] {
+    if let Some(file) = out.ancestors().find(|dir| dir.is_file()) {
+        bail!("--out {}: {} is a file, not a folder; choose another place", out.display(), file.display());
+    }
+    for model in ["model", "best-model", EARLIER_BEST] {
         megatrain_checkpoint::check_target(&out.join(model)).context("--out")?;
     }
+    for best in ["best-model", EARLIER_BEST].map(|name| out.join(name)) {
+        let same =
+            |model: &PathBuf| model.canonicalize().is_ok_and(|model| best.canonicalize().is_ok_and(|b| b == model));
+        if options.model.as_ref().is_some_and(same) {
+            bail!(
+                "--model {} is where this run puts its own best model, in --out {}; choose another --out",
+                best.display(),
+                out.display()
+            );
+        }
+    }
     Ok(())
+}
+
+/// Where the best model of an earlier run goes.
+pub const EARLIER_BEST: &str = "best-model-earlier";
+
+/// Refuses a folder in which nothing can be written, or that cannot be made, before the model is loaded: found out by a
+/// file that is removed again.
+///
+/// # Errors
+/// Names the folder that is there, and the system's reason.
+pub fn writable(out: &Path) -> Result<()> {
+    let here = |dir| if dir == Path::new("") { Path::new(".") } else { dir };
+    let Some(there) = out.ancestors().map(here).find(|dir| dir.exists()) else { return Ok(()) };
+    let probe = there.join(format!(".megatrain-{}", std::process::id()));
+    let made = std::fs::File::create(&probe);
+    let _ = std::fs::remove_file(&probe);
+    match made {
+        Ok(_) => Ok(()),
+        Err(e) => {
+            bail!("--out {}: nothing can be written in {}: {e}; choose another folder", out.display(), there.display())
+        }
+    }
 }
 
 /// Where the run writes.

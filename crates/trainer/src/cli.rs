@@ -1,12 +1,14 @@
 //! The `megatrain` command line.
 
 use crate::data::preview::Preview;
-use crate::options::{Device, Dtype, TrainOptions, whole};
+use crate::options::{Device, Dtype, TrainOptions, elsewhere, whole};
 use crate::setup::{self, Source, StepShape};
 use crate::target::Target;
 use crate::{bench, check, demo, generate, report, say, session, simulation, train};
 use anyhow::{Context, Result, bail};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Trains language models from host memory.
@@ -111,6 +113,23 @@ struct GenerateCommand {
     /// Threads to compute with; 0 for all.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<usize>, allow_negative_numbers = true)]
     threads: usize,
+}
+
+/// Parses arguments, the program's name first. Of another trainer's flag it says what that is called here.
+///
+/// # Errors
+/// What is wrong with them, or the help that was asked for: to be printed as they are.
+pub fn parse<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(args).map_err(|mut error| {
+        let ours = match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::String(flag)) if error.kind() == ErrorKind::UnknownArgument => elsewhere(flag),
+            _ => None,
+        };
+        if let Some(ours) = ours {
+            error.insert(ContextKind::SuggestedArg, ContextValue::String(ours));
+        }
+        error
+    })
 }
 
 impl TrainCommand {

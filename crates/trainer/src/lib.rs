@@ -26,4 +26,5 @@ pub mod target;
 pub mod tasks;
 pub mod train;
 pub mod usage;
+mod values;
 pub mod weights;

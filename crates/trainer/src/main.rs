@@ -1,10 +1,11 @@
 //! The `megatrain` binary.
 
-use clap::Parser;
+use megatrain_trainer::cli;
 use std::io::Write;
 
 fn main() -> std::process::ExitCode {
-    match megatrain_trainer::cli::run(megatrain_trainer::cli::Cli::parse()) {
+    let command = cli::parse(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    match cli::run(command) {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             // Stderr may be closed; the exit status says it too.

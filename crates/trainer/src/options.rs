@@ -1,12 +1,11 @@
 //! [`TrainOptions`]: what `megatrain train` can be told, by flag or by the same key of a TOML file. Flags win.
 
 use crate::data::{TrainOn, Truncation};
+pub use crate::values::{Bytes, Device, ExecutorMode, JsonObject, Slots};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, CommandFactory, Parser, ValueEnum};
-use megatrain_base::parse_bytes;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 /// Everything about a training run. Absent means the default that the help names.
 #[derive(Args, Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -61,6 +60,11 @@ pub struct TrainOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
 
+    /// More variables for the chat template, as a JSON object, for example {"enable_thinking": false}.
+    #[arg(long, value_name = "JSON", help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chat_template_kwargs: Option<JsonObject>,
+
     /// What of a conversation is learnt [default: all-turns].
     #[arg(long, value_name = "WHAT", help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,6 +116,11 @@ pub struct TrainOptions {
     #[arg(long, value_name = "PATH", num_args = 1.., help_heading = "Evaluation", conflicts_with = "held_out")]
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "one_or_many")]
     pub eval_data: Option<Vec<PathBuf>>,
+
+    /// Data sets to evaluate on, by the names that dataset_info.json gives them (see --dataset-dir).
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', help_heading = "Evaluation", conflicts_with = "held_out")]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "names")]
+    pub eval_dataset: Option<Vec<String>>,
 
     /// Share of the data kept apart, chosen by the seed, and evaluated before and after training [default: 0].
     #[arg(long, value_name = "FRACTION", allow_hyphen_values = true, help_heading = "Evaluation")]
@@ -304,154 +313,6 @@ pub enum ActivationLevel {
     Recompute,
 }
 
-macro_rules! text_type {
-    ($name:ident) => {
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                #[derive(Deserialize)]
-                #[serde(untagged)]
-                enum Plain {
-                    Number(u64),
-                    Text(String),
-                }
-                let text = match Plain::deserialize(d)? {
-                    Plain::Number(n) => n.to_string(),
-                    Plain::Text(text) => text,
-                };
-                text.parse().map_err(serde::de::Error::custom)
-            }
-        }
-        impl Serialize for $name {
-            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-                s.serialize_str(&self.to_string())
-            }
-        }
-    };
-}
-
-/// A number of bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bytes(pub u64);
-text_type!(Bytes);
-
-impl FromStr for Bytes {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        parse_bytes(text).map(Bytes)
-    }
-}
-
-impl std::fmt::Display for Bytes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
-
-/// Where to compute.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Device {
-    /// The best there is.
-    Auto,
-    /// The processor.
-    Cpu,
-    /// A CUDA device.
-    Cuda(u32),
-}
-text_type!(Device);
-
-impl FromStr for Device {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Device::Auto),
-            "cpu" => Ok(Device::Cpu),
-            "cuda" => Ok(Device::Cuda(0)),
-            _ => text
-                .strip_prefix("cuda:")
-                .and_then(|n| n.parse().ok())
-                .map(Device::Cuda)
-                .ok_or_else(|| format!("`{text}` is no device; write auto, cpu or cuda:N")),
-        }
-    }
-}
-
-impl std::fmt::Display for Device {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Device::Auto => f.write_str("auto"),
-            Device::Cpu => f.write_str("cpu"),
-            Device::Cuda(n) => write!(f, "cuda:{n}"),
-        }
-    }
-}
-
-/// Block slots on the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Slots {
-    /// A slot for every block.
-    All,
-    /// This many.
-    Count(usize),
-}
-text_type!(Slots);
-
-impl FromStr for Slots {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match (text, text.parse()) {
-            ("all", _) => Ok(Slots::All),
-            (_, Ok(n)) if n >= 2 => Ok(Slots::Count(n)),
-            _ => Err(format!("`{text}` is no number of slots; write a number from 2 on, or all")),
-        }
-    }
-}
-
-impl std::fmt::Display for Slots {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Slots::All => f.write_str("all"),
-            Slots::Count(n) => write!(f, "{n}"),
-        }
-    }
-}
-
-/// How the CPU executor orders commands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ExecutorMode {
-    /// One thread a lane.
-    Threads,
-    /// Program order.
-    Inline,
-    /// A random legal order.
-    Shuffle(u64),
-}
-text_type!(ExecutorMode);
-
-impl FromStr for ExecutorMode {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "threads" => Ok(ExecutorMode::Threads),
-            "inline" => Ok(ExecutorMode::Inline),
-            _ => text
-                .strip_prefix("shuffle:")
-                .and_then(|n| n.parse().ok())
-                .map(ExecutorMode::Shuffle)
-                .ok_or_else(|| format!("`{text}` is no executor mode; write threads, inline or shuffle:SEED")),
-        }
-    }
-}
-
-impl std::fmt::Display for ExecutorMode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            ExecutorMode::Threads => f.write_str("threads"),
-            ExecutorMode::Inline => f.write_str("inline"),
-            ExecutorMode::Shuffle(seed) => write!(f, "shuffle:{seed}"),
-        }
-    }
-}
-
 /// `data = "a.txt"` and `data = ["a.txt", "b"]`.
 fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> Result<Option<Vec<T>>, D::Error> {
     #[derive(Deserialize)]
@@ -485,7 +346,7 @@ struct OnlyOptions {
 }
 
 /// What other trainers call our keys.
-const ELSEWHERE: [(&str, &str); 24] = [
+const ELSEWHERE: [(&str, &str); 23] = [
     ("learning_rate", "lr"),
     ("lr_scheduler_type", "lr_schedule"),
     ("warmup_steps", "warmup"),
@@ -506,11 +367,17 @@ const ELSEWHERE: [(&str, &str); 24] = [
     ("chat_template", "template"),
     ("val_size", "held_out"),
     ("val_set_size", "held_out"),
-    ("eval_dataset", "eval_data"),
     ("mask_history", "train_on"),
     ("train_on_prompt", "train_on"),
     ("train_on_inputs", "train_on"),
 ];
+
+/// The flag here that another trainer's flag or key means.
+pub fn elsewhere(flag: &str) -> Option<String> {
+    let key = flag.trim_start_matches('-').replace('-', "_");
+    let (_, ours) = ELSEWHERE.iter().find(|(theirs, _)| *theirs == key)?;
+    Some(format!("--{}", ours.replace('_', "-")))
+}
 
 /// Every key of the TOML file: the flags' names with underscores.
 pub fn keys() -> Vec<String> {
@@ -606,11 +473,13 @@ mod tests {
             format = "alpaca"
             mix_strategy = "concat"
             template = "chatml"
+            chat_template_kwargs = { enable_thinking = false, x = [1, "a"] }
             train_on = "last-turn"
             truncation = "left"
             packing = false
             group_by_length = true
             eval_data = "g"
+            eval_dataset = "i, j"
             eval_steps = 10
             early_stopping_patience = 3
             save_best = false
@@ -656,6 +525,8 @@ mod tests {
         let merged = flags(&["--preset", "demo", "--data", "c", "--lr", "3", "--spill", "false"]).over(&file).unwrap();
         assert_eq!((merged.model, merged.preset.as_deref()), (None, Some("demo")));
         assert_eq!(merged.data, Some(vec![PathBuf::from("c")]));
+        let kwargs = flags(&["--chat-template-kwargs", r#"{"x": [1, "a"], "enable_thinking": false}"#]);
+        assert_eq!(kwargs.chat_template_kwargs, file.chat_template_kwargs);
         assert_eq!((merged.lr, merged.spill, merged.seed), (Some(3.0), Some(false), Some(1)));
     }
 
@@ -674,6 +545,7 @@ mod tests {
             ("device = \"tpu\"", "write auto, cpu or cuda:N"),
             ("device_memory = \"lots\"", "is not a size in bytes"),
             ("slots = 1", "a number from 2 on"),
+            ("chat_template_kwargs = \"[1]\"", "is JSON, but no object"),
             ("executor = \"fast\"", "threads, inline or shuffle:SEED"),
             ("steps = -1", "invalid value"),
             ("model = \"a\"\npreset = \"b\"", "exclude each other"),

@@ -68,6 +68,7 @@ pub struct Summary {
 /// Whatever is wrong with options, files or the machine, before training where it can be known; later, what broke.
 pub fn train(options: &TrainOptions) -> Result<Summary> {
     check::options(options)?;
+    check::writable(&check::out(options))?;
     let source = Source::from_options(options)?;
     let data = RunData::read(options, &source)?;
     train_on(options, &source, data, DataKind::Own)
@@ -130,7 +131,10 @@ pub fn train_on(options: &TrainOptions, source: &Source, data: RunData, kind: Da
     reset_memory_use();
     let memory = setup::load(source, plan, placement, seed)?;
     let session = target.start(memory, options)?;
-    // Only now: a run that fails to load keeps the figures of the one before.
+    // Only now: a run that fails to load keeps the figures of the one before, and its best model.
+    if kind == DataKind::Own {
+        put_earlier_best_aside(&out)?;
+    }
     let views = match kind {
         DataKind::Benchmark { .. } => Views::MetricsOnly,
         DataKind::Own => Views::All,
@@ -203,6 +207,21 @@ pub fn train_on(options: &TrainOptions, source: &Source, data: RunData, kind: Da
             summary.model_dir.display()
         ))),
     }
+}
+
+/// Renames the best model of an earlier run, so that it is not taken for this one's, which may have none. What the run
+/// before that one left there is replaced: the first best model of this run would have replaced it, too.
+fn put_earlier_best_aside(out: &Path) -> Result<()> {
+    let (best, aside) = (out.join("best-model"), out.join(check::EARLIER_BEST));
+    if !best.exists() {
+        return Ok(());
+    }
+    if aside.exists() {
+        std::fs::remove_dir_all(&aside).with_context(|| format!("removing {}", aside.display()))?;
+    }
+    std::fs::rename(&best, &aside).with_context(|| format!("renaming {} to {}", best.display(), aside.display()))?;
+    say!("note     {} is of an earlier run; it is {} now", best.display(), aside.display());
+    Ok(())
 }
 
 /// Forgets the largest resident set of earlier runs in this process. Where the system cannot, the figure printed later

@@ -10,7 +10,12 @@ use serde_json::json;
 const JSONL: &str = "train --model @/model --data @/data.jsonl --out @/out";
 
 const DATA: &[Row] = &[
-    ("absent", AS_IS, "train --model @/model --data @/no.txt", &["@/no.txt: no such file or directory; check --data"]),
+    (
+        "absent",
+        AS_IS,
+        "train --model @/model --data @/no.txt",
+        &["@/no.txt: no such file or directory; check the path"],
+    ),
     ("empty", |s| s.write("data.txt", ""), "{train}", &["@/data.txt: the file is empty; remove it or leave it out"]),
     ("blank", |s| s.write("data.txt", "\n \r\n"), "{train}", &["@/data.txt: the file is empty"]),
     (
@@ -208,7 +213,7 @@ const CHAT: &[Row] = &[
         "missing registry",
         chats,
         "train --model @/model --dataset mine --dataset-dir @/nowhere --out @/out",
-        &["@/nowhere/dataset_info.json", "--dataset-dir names another folder"],
+        &["--dataset looks for dataset_info.json in @/nowhere, where it is not", "--dataset-dir names another folder"],
     ),
     (
         "weights for some",

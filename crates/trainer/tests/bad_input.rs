@@ -161,7 +161,7 @@ const FLAGS: &[Row] = &[
     ("no steps", AS_IS, "{train} --steps 0", &["--steps 0 leaves nothing to do; give at least 1"]),
     ("no epochs", AS_IS, "{train} --epochs 0", &["--epochs 0 leaves nothing to do"]),
     ("seed", AS_IS, "{train} --seed -1", &["'-1' for '--seed <N>'", "no whole number"]),
-    ("unknown flag", AS_IS, "{train} --learning-rate 1", &["unexpected argument '--learning-rate' found"]),
+    ("unknown flag", AS_IS, "{train} --learning-rate 1", &["unexpected argument '--learning-rate' found", "'--lr'"]),
     ("misspelt flag", AS_IS, "{train} --batch-sise 1", &["'--batch-sise'", "'--batch-size'"]),
     ("misspelt command", AS_IS, "tran", &["unrecognized subcommand 'tran'", "'train'"]),
     ("wrong trace path", AS_IS, "{train} --trace @/no/t.json", &["--trace @/no/t.json", "No such file"]),
@@ -529,7 +529,7 @@ const MACHINE: &[Row] = &[
         "a file for a parent",
         AS_IS,
         "train --model @/model --data @/data.txt --out @/data.txt/out",
-        &["@/data.txt/out", "Not a directory"],
+        &["--out @/data.txt/out: @/data.txt is a file, not a folder"],
     ),
     (
         "somebody else's folder in the way",

@@ -216,6 +216,126 @@ fn the_best_model_is_kept() {
     assert!(!scene.path("out2/best-model").exists());
 }
 
+/// What an earlier run left under the same name is not taken for this run's best, whether this run has one or not.
+#[test]
+fn an_earlier_runs_best_model_is_put_aside() {
+    let scene = evaluated();
+    let run = |rest: &str| {
+        let output = scene.output(&format!("{EVALUATED} --out @/out --steps 2 {rest}"));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    let weights = |name: &str| scene.read(&format!("out/{name}/model.safetensors"));
+    assert!(!run("--eval-steps 1 --seed 1").contains("earlier run"));
+    let first = weights("best-model");
+    // A run that keeps none.
+    let said = run("--lr 1e-2");
+    let wanted = "out/best-model is of an earlier run; it is @/out/best-model-earlier now";
+    assert!(said.contains(&scene.fill(&format!("note     @/{wanted}"))), "{said}");
+    assert!(!scene.path("out/best-model").exists() && weights("best-model-earlier") == first);
+    // One that keeps its own, twice: the last but one is kept.
+    run("--eval-steps 1 --lr 1e-2");
+    let second = weights("best-model");
+    assert!(second != first && weights("best-model-earlier") == first);
+    run("--eval-steps 1 --lr 1e-3");
+    assert!(weights("best-model") != second && weights("best-model-earlier") == second);
+    // A run that fails before it begins leaves all as it was.
+    let before = weights("best-model");
+    scene.run(&format!("{EVALUATED} --out @/out --device-memory 1KiB")).unwrap_err();
+    assert!(weights("best-model") == before && weights("best-model-earlier") == second);
+    // What it would put aside cannot be what it trains, nor what is no model.
+    for name in ["best-model", "best-model-earlier"] {
+        let args = EVALUATED.replace("@/model", &format!("@/out/{name}"));
+        let error = scene.run(&format!("{args} --out @/out")).unwrap_err();
+        assert!(
+            error.contains("is where this run puts its own best model") && error.contains("choose another --out"),
+            "{error}"
+        );
+    }
+    scene.write("mine/best-model-earlier/thesis.txt", "ten years of work");
+    let error = scene.run(&format!("{EVALUATED} --out @/mine")).unwrap_err();
+    assert!(error.contains("will not be replaced; choose another place"), "{error}");
+}
+
+/// `--eval-dataset`, the name of LLaMA-Factory, is `--eval-data` by names of the registry.
+#[test]
+fn data_sets_to_evaluate_on_may_be_named() {
+    let scene = evaluated();
+    let info = r#"{"held": {"file_name": "eval.txt", "columns": {"prompt": "text"}}, "more": {"file_name": "more.jsonl", "columns": {"prompt": "text"}}}"#;
+    scene.write("dataset_info.json", info);
+    scene.write("more.jsonl", "{\"text\": \"the quick brown fox\"}\n");
+    let train = "train --model @/model --data @/data.txt --dtype f32 --seq-len 16 --steps 1 --lr 0";
+    let loss = |args: &str| {
+        scene.run(&format!("{train} --out @/out {args}")).unwrap();
+        scene.evaluations("out")[0].1
+    };
+    let by_path = loss("--eval-data @/eval.txt @/more.jsonl");
+    assert_eq!(by_path, loss("--eval-dataset held,more --dataset-dir @"));
+    assert_eq!(by_path, loss("--eval-data @/eval.txt --eval-dataset more --dataset-dir @"));
+    assert_ne!(by_path, loss("--eval-dataset held --dataset-dir @"));
+    scene.write("run.toml", scene.fill("eval_dataset = \"held, more\"\ndataset_dir = \"@\""));
+    assert_eq!(by_path, loss("--config @/run.toml"));
+    for (args, wanted) in [
+        ("--eval-dataset held:2 --dataset-dir @", "--eval-dataset @/eval.txt: what is evaluated on has no weights"),
+        (
+            "--eval-dataset hold --dataset-dir @",
+            "--eval-dataset: @/dataset_info.json: there is no data set \"hold\"; there are held, more",
+        ),
+        (
+            "--eval-dataset held --dataset-dir @/model",
+            "--eval-dataset looks for dataset_info.json in @/model, where it is not",
+        ),
+        ("--eval-dataset held --dataset-dir @ --held-out 0.1", "'--eval-dataset <NAME>...'"),
+    ] {
+        let error = scene.run(&format!("{train} --out @/out {args}")).unwrap_err();
+        assert!(error.contains(&scene.fill(wanted)), "{error}\nwanted {wanted}");
+    }
+}
+
+/// `--chat-template-kwargs`, the name of TRL and vLLM.
+#[test]
+fn templates_get_the_variables_that_are_given() {
+    let scene = scene();
+    scene.write(
+        "one.jsonl",
+        r#"{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}"#,
+    );
+    let template = "{{ greeting | default('none') }}{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}\
+                    {% if add_generation_prompt %}<|im_start|>{{ '!' if thinks else '?' }}{% endif %}";
+    scene.write("my.jinja", template);
+    scene.write("run.toml", "chat_template_kwargs = { greeting = \"none\", thinks = true }");
+    let show = |args: &str| {
+        let output =
+            scene.output(&format!("data preview --model @/model --data @/one.jsonl --template @/my.jinja {args}"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(show("").contains("none<|im_start|>Hi"));
+    assert!(show(r#"--chat-template-kwargs {"greeting":"Good","thinks":false}"#).contains("Good<|im_start|>Hi"));
+    assert_eq!(show("--config @/run.toml"), show(r#"--chat-template-kwargs {"thinks":true}"#));
+    // Prompts see them, too.
+    let train =
+        "train --model @/model --data @/one.jsonl --template @/my.jinja --out @/out --steps 1 --lr 0 --dtype f32";
+    let answer = |args: &str| {
+        scene.run(&format!("{train} --eval-prompts Hi {args}")).unwrap();
+        scene.lines("out/metrics.jsonl").iter().find(|line| line.get("sample").is_some()).unwrap()["sample"].clone()
+    };
+    let given = r#"--chat-template-kwargs {"thinks":true,"greeting":"abcdefgh"}"#;
+    assert_ne!(answer(given), answer(""), "the model answers another prompt");
+    for (args, wanted) in [
+        (
+            "--chat-template-kwargs [1]",
+            "`[1]` is JSON, but no object; write for example '{\"enable_thinking\": false}'",
+        ),
+        ("--chat-template-kwargs thinks=true", "`thinks=true` is no JSON"),
+        (r#"--chat-template-kwargs {"messages":[]}"#, "messages"),
+    ] {
+        let error = scene.run(&format!("{train} {args}")).unwrap_err();
+        assert!(error.contains(wanted), "{error}");
+    }
+}
+
 #[test]
 fn prompts_are_answered_at_each_evaluation() {
     let scene = Scene::new();

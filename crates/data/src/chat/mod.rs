@@ -33,7 +33,7 @@ use rayon::prelude::*;
 use scene::Scene;
 use std::borrow::Cow;
 use std::sync::Arc;
-use template::{Template, Variables, from_json};
+use template::{RenderError, Template, Variables, from_json};
 
 /// Turns samples into tokens with labels. Equal settings and samples give equal tokens, on any number of threads.
 pub struct ChatEncoder {
@@ -180,7 +180,18 @@ impl ChatEncoder {
         let messages = self.fitted(template, &conversation.messages, &mut Notes::default());
         let values: Vec<Value> = messages.iter().map(|message| message_value(message, &message.content)).collect();
         let rendered = template.render(&values, add_generation_prompt, &variables);
-        rendered.map(|rendered| rendered.text).map_err(|e| SkipReason::Template(e.problem))
+        rendered.map(|rendered| rendered.text).map_err(|e| self.refused(e))
+    }
+
+    /// Why a template rendered nothing. Most of what is undefined there is a token that the tokenizer does not name.
+    fn refused(&self, error: RenderError) -> SkipReason {
+        let problem = error.problem;
+        let missing: Vec<_> =
+            ["bos_token", "eos_token"].into_iter().filter(|token| !self.variables.contains_key(*token)).collect();
+        SkipReason::Template(match problem.contains("undefined") && !missing.is_empty() {
+            true => format!("{problem} (tokenizer_config.json names no {})", missing.join(" and no ")),
+            false => problem,
+        })
     }
 
     /// Encodes a conversation.

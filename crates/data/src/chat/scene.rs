@@ -25,7 +25,7 @@ impl Scene<'_> {
             return Err(SkipReason::Text(format!("byte {c} of a message is U+FDD0 or U+FDD1, which is no character")));
         }
         let values: Vec<Value> = messages.iter().map(|message| message_value(message, &message.content)).collect();
-        let full = self.template.render(&values, false, self.variables).map_err(|e| SkipReason::Template(e.problem))?;
+        let full = self.template.render(&values, false, self.variables).map_err(|e| self.encoder.refused(e))?;
         let pieces = self.encoder.pieces(&full.text)?;
         let begin = self.encoder.begin(&pieces);
         let mut laid = Laid { values, full, pieces, begin, learn: Vec::new(), notes: self.notes };

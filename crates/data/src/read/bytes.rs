@@ -65,8 +65,8 @@ pub(super) fn open(path: &Path, packing: Packing, counter: &Counter) -> Result<B
     let file = BufReader::with_capacity(BUFFER_BYTES, Counted::open(path, counter)?);
     let unpacked: Box<dyn Read + Send> = match packing {
         Packing::None => Box::new(file),
-        Packing::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
-        Packing::Zstd => Box::new(Zstd::new(file)),
+        Packing::Gzip => Box::new(Unpacked { reader: flate2::bufread::MultiGzDecoder::new(file), kind: "gzip" }),
+        Packing::Zstd => Box::new(Unpacked { reader: Zstd::new(file), kind: "Zstandard" }),
     };
     let mut reader = BufReader::with_capacity(BUFFER_BYTES, unpacked);
     // Whole marks come in the first read, unless a packed file begins with a block of one or two bytes.
@@ -74,9 +74,50 @@ pub(super) fn open(path: &Path, packing: Packing, counter: &Counter) -> Result<B
     if start.starts_with(b"\xff\xfe") || start.starts_with(b"\xfe\xff") {
         return Err(error::file(path, "this is UTF-16; convert it to UTF-8"));
     }
+    if let Some(problem) = no_text(start) {
+        return Err(error::file(path, problem));
+    }
     let mark_bytes = if start.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
     reader.consume(mark_bytes);
     Ok(Bytes { reader: Box::new(reader), mark_bytes: mark_bytes as u64 })
+}
+
+/// What a file is that begins like this, if it is no text and it shows.
+fn no_text(start: &[u8]) -> Option<&'static str> {
+    let known: [(&[u8], &str); 8] = [
+        (
+            b"version https://git-lfs",
+            "this is a Git LFS pointer, not the file itself; run `git lfs pull` to fetch that",
+        ),
+        (b"<!DOCTYPE", "this is a web page, not data; download the file itself"),
+        (b"<!doctype", "this is a web page, not data; download the file itself"),
+        (b"<html", "this is a web page, not data; download the file itself"),
+        (b"\x1f\x8b", "this is packed with gzip; name it .jsonl.gz, .json.gz or .txt.gz"),
+        (b"PK\x03\x04", "this is a ZIP archive; unpack it"),
+        (b"PAR1", "this is a Parquet table; name it .parquet"),
+        (b"\0\0\0\0", "the file begins with zeros, as after a copy that failed; copy or download it again"),
+    ];
+    known.iter().find(|(magic, _)| start.starts_with(magic)).map(|(_, problem)| *problem)
+}
+
+/// A decoder whose failures are those of the file, and say so.
+struct Unpacked<R> {
+    reader: R,
+    kind: &'static str,
+}
+
+impl<R: Read> Read for Unpacked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(buffer).map_err(|e| match e.raw_os_error() {
+            Some(_) => e,
+            None => {
+                let kind = self.kind;
+                let problem =
+                    format!("this is no {kind} file, or it is damaged or cut off ({e}); copy or download it again");
+                io::Error::new(e.kind(), problem)
+            }
+        })
+    }
 }
 
 /// Bytes that are not UTF-8.

@@ -42,7 +42,7 @@ const NOT_DATA: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset
 /// The data files that a path means: itself, or in a directory, at any depth, every visible one of a known kind, by name.
 pub(super) fn find(path: &Path) -> Result<Vec<(PathBuf, FileKind)>, Error> {
     let meta = std::fs::metadata(path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => error::file(path, "no such file or directory; check --data"),
+        std::io::ErrorKind::NotFound => error::file(path, absent(path)),
         _ => error::io(path, "opening")(e),
     })?;
     if !meta.is_dir() {
@@ -54,6 +54,22 @@ pub(super) fn find(path: &Path) -> Result<Vec<(PathBuf, FileKind)>, Error> {
         return Err(error::file(path, format!("the directory holds no data files ({NAMES})")));
     }
     Ok(found)
+}
+
+/// What to say of a path where nothing is. Two words with a slash between may be a name on the Hugging Face hub.
+fn absent(path: &Path) -> String {
+    let text = path.display().to_string();
+    let hub = text.split_once('/').filter(|(owner, name)| {
+        let word = |word: &str| !word.is_empty() && !word.starts_with('.') && !word.contains('/');
+        word(owner) && word(name) && !Path::new(owner).exists() && kind(path).is_none()
+    });
+    match hub {
+        None => "no such file or directory; check the path".to_owned(),
+        Some((_, name)) => format!(
+            "no such file or directory. A data set on the Hugging Face hub is downloaded first: `hf download {text} \
+             --repo-type dataset --local-dir {name}`, then --data {name}"
+        ),
+    }
 }
 
 fn walk(dir: &Path, depth: usize, found: &mut Vec<(PathBuf, FileKind)>) -> Result<(), Error> {
@@ -100,8 +116,16 @@ fn unknown(path: &Path) -> Error {
     let extension = path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
     let advice = match extension.as_str() {
         "gz" | "zst" | "xz" | "bz2" | "zip" | "tar" => "unpack it first",
-        "csv" | "tsv" => "convert it to .jsonl, an object a line",
+        "csv" | "tsv" | "xls" | "xlsx" => "convert it to .jsonl, an object a line",
         _ => "rename or convert it",
     };
-    error::file(path, format!("data files are {NAMES}; {advice}"))
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let read = match extension.as_str() {
+        "csv" => format!("read_csv({name:?})"),
+        "tsv" => format!("read_csv({name:?}, sep=\"\\t\")"),
+        "xls" | "xlsx" => format!("read_excel({name:?})"),
+        _ => return error::file(path, format!("data files are {NAMES}; {advice}")),
+    };
+    let python = format!("pandas.{read}.to_json(\"data.jsonl\", orient=\"records\", lines=True)");
+    error::file(path, format!("data files are {NAMES}; {advice}, for example in Python: {python}"))
 }

@@ -167,7 +167,7 @@ impl JsonRows {
         serde_json::from_str(text).map(|value| (line, value)).map_err(|e| Broken::Value {
             line: line + (e.line() as u64).saturating_sub(1),
             kind: "invalid JSON",
-            problem: format!("not valid JSON: {}{}", reason(&e), if e.is_eof() { hint } else { "" }),
+            problem: format!("not valid JSON: {}{}", reason(&e), if e.is_eof() { hint } else { advice(text, &e) }),
         })
     }
 
@@ -264,8 +264,28 @@ impl Extent {
     }
 }
 
+/// What to do about frequent mistakes, by what stands where the parser stopped.
+fn advice(text: &str, error: &serde_json::Error) -> &'static str {
+    let line = text.lines().nth(error.line().saturating_sub(1)).unwrap_or_default();
+    let rest = line.get(error.column().saturating_sub(1)..).unwrap_or_default();
+    let begins = |words: &[&str]| words.iter().any(|word| rest.starts_with(word));
+    if begins(&["'"]) {
+        "; JSON has double quotes"
+    } else if begins(&["NaN", "Infinity", "None"]) {
+        "; JSON has no NaN, Infinity or None: write null"
+    } else if begins(&["True", "False"]) {
+        "; JSON writes true and false"
+    } else if error.to_string().starts_with("trailing characters") {
+        "; a line holds one record"
+    } else if error.to_string().starts_with("control character") {
+        "; JSON writes it as \\n, \\t or \\u0000"
+    } else {
+        ""
+    }
+}
+
 /// The parser's reason without its position, which is relative to the record.
-fn reason(error: &serde_json::Error) -> String {
+pub(super) fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let end = text.rfind(" at line ").unwrap_or(text.len());
     format!("{} (column {})", &text[..end], error.column())

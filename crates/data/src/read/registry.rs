@@ -3,7 +3,7 @@
 //! Only what fine-tuning on files can obey is read; a description that asks for more is refused, not half obeyed.
 
 use super::format::{AlpacaColumns, Format, MessageColumns, Tags};
-use super::json::describe;
+use super::json::{describe, reason};
 use super::source::{DataSource, split_weight};
 use crate::error::{self, Error};
 use serde_json::{Map, Value};
@@ -29,7 +29,7 @@ impl Registry {
         let path = dir.join(FILE);
         let text = std::fs::read_to_string(&path).map_err(error::io(&path, "reading"))?;
         let value = serde_json::from_str(text.strip_prefix('\u{feff}').unwrap_or(&text))
-            .map_err(|e| error::line(&path, e.line() as u64, format!("not valid JSON: {e}")))?;
+            .map_err(|e| error::line(&path, e.line() as u64, format!("not valid JSON: {}", reason(&e))))?;
         match value {
             Value::Object(entries) => Ok(Registry { dir: dir.to_owned(), path, entries }),
             other => Err(error::file(path, format!("it must be an object of data sets, not {}", describe(&other)))),
@@ -59,7 +59,12 @@ impl Registry {
         let (file, format) = self
             .read_entry(entry)
             .map_err(|problem| error::file(&self.path, format!("data set \"{name}\": {problem}")))?;
-        Ok(DataSource { path: self.dir.join(file), format: Some(format), weight })
+        let path = self.dir.join(&file);
+        if !path.exists() {
+            let problem = format!("data set \"{name}\": {file} is not in this file's folder; mend its \"file_name\"");
+            return Err(error::file(&self.path, problem));
+        }
+        Ok(DataSource { path, format: Some(format), weight })
     }
 
     fn read_entry(&self, entry: &Value) -> Result<(String, Format), String> {
@@ -94,10 +99,13 @@ fn check_key(key: &str, value: &Value) -> Result<(), String> {
             Err("\"script_url\" names a Python script; let it write .jsonl and name that by \"file_name\"".into())
         }
         "ranking" => Err("it is preference data (\"ranking\"), which is for DPO and reward models".into()),
-        "subset" | "folder" | "split" | "revision" | "num_samples" => {
+        "subset" | "folder" | "revision" => Err(format!(
+            "\"{key}\" is a choice on a hub, and this is a local file; leave it out, or name the file that is meant"
+        )),
+        "split" | "num_samples" => {
             Err(format!("\"{key}\" is not supported; make a file of the records that are meant"))
         }
-        _ => Err(format!("\"{key}\" is no known key")),
+        _ => Err(format!("\"{key}\" is no known key; there are file_name, formatting, columns and tags")),
     }
 }
 

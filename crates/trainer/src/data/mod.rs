@@ -129,10 +129,15 @@ impl RunData {
         let held_out = options.held_out.unwrap_or(0.0);
         let (training, evaluation, facts) = match (evaluation_sources(options)?, training) {
             (Some(sources), training) => {
+                let flag = match (&options.eval_data, &options.eval_dataset) {
+                    (Some(_), Some(_)) => "--eval-data and --eval-dataset",
+                    (None, Some(_)) => "--eval-dataset",
+                    _ => "--eval-data",
+                };
                 let read = reader.read(&sources, "reading evaluation data");
-                let Data { documents: held, report } = read.context("--eval-data")?;
+                let Data { documents: held, report } = read.context(flag)?;
                 say!("eval     {}", report.describe(held.files(), &DataFacts::of(&held)));
-                (training, Some(Evaluation { documents: held, flag: "--eval-data" }), facts)
+                (training, Some(Evaluation { documents: held, flag }), facts)
             }
             (None, Training::Documents(documents, packing)) if held_out > 0.0 => {
                 let (training, held) = documents.split_held_out(held_out, options.seed.unwrap_or(0))?;

@@ -19,7 +19,7 @@ pub fn check(options: &TrainOptions) -> Result<()> {
             "--group-by-length orders sequences of one document each, and --packing makes them of several; leave out one"
         );
     }
-    if options.dataset_dir.is_some() && options.dataset.is_none() {
+    if options.dataset_dir.is_some() && options.dataset.is_none() && options.eval_dataset.is_none() {
         bail!("--dataset-dir is where --dataset looks; give --dataset NAME too, or --data files instead");
     }
     match (options.streaming, options.buffer_size) {
@@ -42,10 +42,12 @@ pub fn check(options: &TrainOptions) -> Result<()> {
     if !(0.0..1.0).contains(&held_out) {
         bail!("--held-out {held_out} is no share of the data; give a number from 0 to below 1, for example 0.05");
     }
-    if held_out > 0.0 && options.eval_data.is_some() {
-        bail!("--held-out and --eval-data both name what is evaluated on; keep one");
+    let named = options.eval_data.is_some() || options.eval_dataset.is_some();
+    if held_out > 0.0 && named {
+        let flag = if options.eval_data.is_some() { "--eval-data" } else { "--eval-dataset" };
+        bail!("--held-out and {flag} both name what is evaluated on; keep one");
     }
-    let evaluates = held_out > 0.0 || options.eval_data.is_some();
+    let evaluates = held_out > 0.0 || named;
     for (flag, given) in [
         ("--eval-steps", options.eval_steps.is_some()),
         ("--early-stopping-patience", options.early_stopping_patience.is_some()),
@@ -94,6 +96,7 @@ pub(super) fn chat_options(options: &TrainOptions, seq_len: usize) -> Result<Cha
         train_on: options.train_on.unwrap_or(TrainOn::AllTurns).into(),
         max_tokens: Some(seq_len),
         too_long: options.truncation.unwrap_or(Truncation::Drop).into(),
+        variables: options.chat_template_kwargs.clone().unwrap_or_default().0,
         ..ChatOptions::default()
     })
 }
@@ -115,13 +118,7 @@ fn template(given: &str) -> Result<TemplateChoice> {
 pub fn training_sources(options: &TrainOptions) -> Result<Vec<DataSource>> {
     let mut sources = files(options, options.data.as_deref().unwrap_or_default())?;
     if let Some(names) = &options.dataset {
-        let dir = options.dataset_dir.clone().unwrap_or_else(|| "data".into());
-        let registry = Registry::open(&dir).with_context(|| {
-            format!("--dataset looks for dataset_info.json in {}; --dataset-dir names another folder", dir.display())
-        })?;
-        for name in names {
-            sources.push(registry.source(name).context("--dataset")?);
-        }
+        sources.extend(registered(options, names, "--dataset")?);
     }
     if sources.is_empty() {
         bail!("no data: give --data files or directories, or --dataset names");
@@ -129,16 +126,38 @@ pub fn training_sources(options: &TrainOptions) -> Result<Vec<DataSource>> {
     Ok(sources)
 }
 
-/// What --eval-data names.
+/// What --eval-data and --eval-dataset name.
 ///
 /// # Errors
-/// A weight is no number.
+/// There is no such data set, or something has a weight.
 pub fn evaluation_sources(options: &TrainOptions) -> Result<Option<Vec<DataSource>>> {
-    let sources = options.eval_data.as_deref().map(|paths| files(options, paths)).transpose()?;
-    if let Some(source) = sources.iter().flatten().find(|source| source.weight.is_some()) {
-        bail!("--eval-data {}: what is evaluated on has no weights; leave the weight out", source.path.display());
+    let mut sources = options.eval_data.as_deref().map(|paths| files(options, paths)).transpose()?;
+    let names =
+        options.eval_dataset.as_deref().map(|names| registered(options, names, "--eval-dataset")).transpose()?;
+    for (flag, named) in [("--eval-data", &sources), ("--eval-dataset", &names)] {
+        if let Some(source) = named.iter().flatten().find(|source| source.weight.is_some()) {
+            bail!("{flag} {}: what is evaluated on has no weights; leave the weight out", source.path.display());
+        }
+    }
+    if let Some(names) = names {
+        sources.get_or_insert_default().extend(names);
     }
     Ok(sources)
+}
+
+/// What names of the registry mean.
+fn registered(options: &TrainOptions, names: &[String], flag: &'static str) -> Result<Vec<DataSource>> {
+    let dir = options.dataset_dir.clone().unwrap_or_else(|| "data".into());
+    if !dir.join("dataset_info.json").exists() {
+        let files = if flag == "--dataset" { "--data" } else { "--eval-data" };
+        bail!(
+            "{flag} looks for dataset_info.json in {}, where it is not; --dataset-dir names another folder, and {files} takes \
+             files without it",
+            dir.display()
+        );
+    }
+    let registry = Registry::open(&dir).context(flag)?;
+    names.iter().map(|name| registry.source(name).context(flag)).collect()
 }
 
 fn files(options: &TrainOptions, paths: &[PathBuf]) -> Result<Vec<DataSource>> {

@@ -2,9 +2,9 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod messages;
 pub mod rows;
 
-use clap::Parser;
 use megatrain_layers::ModelConfig;
 use megatrain_planner::Model;
 use megatrain_trainer::{cli, weights};
@@ -136,7 +136,7 @@ impl Scene {
     /// Runs the command line inside this process.
     pub fn run(&self, line: &str) -> Result<(), String> {
         let args = std::iter::once("megatrain".to_owned()).chain(self.args(line));
-        let cli = cli::Cli::try_parse_from(args).map_err(|e| e.to_string())?;
+        let cli = cli::parse(args).map_err(|e| e.to_string())?;
         match std::panic::catch_unwind(|| cli::run(cli)) {
             Ok(result) => result.map_err(|e| format!("error: {e:#}")),
             Err(_) => Err("panicked".into()),

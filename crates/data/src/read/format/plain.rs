@@ -4,6 +4,7 @@ use super::fields::{self, wrong_kind};
 use super::messages;
 use super::{Fault, MessageColumns, fault, tools, turns};
 use crate::conversation::{Conversation, Sample};
+use crate::document::IGNORE;
 use crate::read::json::describe;
 use serde_json::{Map, Value};
 
@@ -34,7 +35,28 @@ pub(super) fn tokens(record: Map<String, Value>, file: u32, line: u64) -> Result
     if masked.is_some_and(|mask| mask.iter().any(|m| m.as_i64() == Some(0))) {
         return fail("\"attention_mask\" has zeros; remove the padding from the record");
     }
+    if shifted(&tokens, &labels) {
+        return fail(
+            "\"labels\" are shifted: each is the next token. Give those of the tokens themselves, -100 where nothing is \
+             trained; the shift is made here",
+        );
+    }
     Ok(Sample::Tokens { tokens, labels, file, line })
+}
+
+/// Whether labels are those of the next tokens, and by no chance those of their own.
+fn shifted(tokens: &[i32], labels: &[i32]) -> bool {
+    let (mut next, mut own) = (0, 0);
+    for (i, label) in labels.iter().enumerate().filter(|(_, label)| **label != IGNORE) {
+        match tokens.get(i + 1) {
+            Some(following) if label == following => next += 1,
+            // What follows the last token is not in the record.
+            None => {}
+            Some(_) => return false,
+        }
+        own += usize::from(*label == tokens[i]);
+    }
+    next > 1 && own < next
 }
 
 const BAD_IDS: &str = "bad token ids";

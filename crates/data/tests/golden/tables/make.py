@@ -38,3 +38,8 @@ for name, column in {
 ids = pa.table({"input_ids": pa.array([[1, 2, 3], [4, 5]], pa.large_list(pa.int64())), "labels": pa.array([[-100, 2, 3], [4, 5]], pa.list_(pa.int32()))})
 pq.write_table(ids, "tokens.parquet", compression="lz4")
 pq.write_table(ids.slice(0, 0), "empty.parquet")
+
+# Optional columns: null, empty, and (in the second table) not there at all.
+alpaca = pa.table({"instruction": ["Add 1 and 2."] * 3, "input": pa.array([None, "", None]), "output": pa.array(["3", "3", None])})
+pq.write_table(alpaca, "alpaca.parquet", compression="snappy")
+pq.write_table(alpaca.select(["instruction", "output"]), "alpaca_without_input.parquet", compression="snappy")
