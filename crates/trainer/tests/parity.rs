@@ -86,6 +86,6 @@ fn the_loss_is_that_of_pytorch() {
         let evaluations = scene.evaluations("out");
         let [loss, bound] = ["loss", "bound"].map(|key| row[key].as_f64().unwrap());
         let here = format!("{} {}: {evaluations:?}, PyTorch {loss}", text(row, "data"), text(row, "template"));
-        assert!((evaluations[0].1 - loss).abs() <= bound && bound < 1e-5, "{here}");
+        assert!((evaluations[0].1 - loss).abs() <= bound && bound < 2e-5, "{here}");
     }
 }

@@ -19,6 +19,7 @@ from collections import Counter
 
 import torch
 import transformers
+from transformers import AutoTokenizer
 
 import reference
 from reference import IGNORE, Encoder, Skip
@@ -35,15 +36,16 @@ def template_arguments(template):
     return [] if template == "own" else ["--template", template]
 
 
-def compare_tokens(options, tokenizer, data, template, train_on):
+def compare_tokens(options, tokenizer, auto, data, template, train_on):
     """A row of the table, and the records that both keep."""
-    encoder, kept, skipped = Encoder(tokenizer, template), [], []
+    encoder, kept, skipped, otherwise = Encoder(tokenizer, template), [], [], 0
     for line, record in reference.read(data):
         try:
             ids, labels = encoder.encode(record, train_on)
             if len(ids) > options.seq_len:
                 raise Skip("too long")
             kept.append((record, ids, labels))
+            otherwise += auto(encoder.rendered, add_special_tokens=False)["input_ids"] != ids
         except Skip as skip:
             skipped.append((line, str(skip)))
     if not kept:
@@ -66,7 +68,7 @@ def compare_tokens(options, tokenizer, data, template, train_on):
     kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())) or "none"
     found = ", ".join(f"{n} {how}" for how, n in sorted(encoder.turns.items())) or "not needed"
     row = [len(kept), kinds, sum(len(ids) for _, ids, _ in kept), targets, found]
-    return row + [differing[key] + 0 for key in ["records", "skips", "ids", "labels"]], kept
+    return row + [differing[key] + 0 for key in ["records", "skips", "ids", "labels"]] + [otherwise], kept
 
 
 def explain(tokenizer, row, ids, labels):
@@ -81,18 +83,18 @@ def explain(tokenizer, row, ids, labels):
 def compare_loss(options, model, double, data, template, kept):
     """A row: PyTorch's mean loss, ours, their difference, its bound, and what rounding alone does to PyTorch's."""
     chosen = [row for row in kept if len(row[1]) <= options.loss_tokens][: options.loss_records]
-    losses, wide, squares, exact = [], [], [], []
+    losses, wide, sizes, lost, exact = [], [], [], [], []
     for i, (_, ids, labels) in enumerate(chosen):
         results = reference.token_losses(model, ids, labels)
-        for kept, result in zip([losses, wide, squares], results):
-            kept.append(result)
+        for column, result in zip([losses, wide, sizes, lost], results):
+            column.append(result)
         if double:
             exact.append(reference.token_losses(double, ids, labels)[0])
         print(f"PyTorch: record {i + 1} of {len(chosen)}", end="\r", file=sys.stderr)
     losses, wide = torch.cat(losses), torch.cat(wide).mean().item()
     theirs, ours = losses.mean().item(), our_loss(options, data, template, [record for record, _, _ in chosen])
-    logit_rms = (sum(squares) / len(squares)) ** 0.5
-    bound = reference.tolerance(model.config, max(len(ids) for _, ids, _ in chosen), logit_rms, len(chosen))
+    longest, size = max(len(ids) for _, ids, _ in chosen), sum(sizes) / len(sizes)
+    bound = reference.tolerance(model.config, longest, size, torch.cat(lost).mean().item(), len(chosen))
     row = [len(chosen), len(losses), f"{theirs:.8f}", f"{ours:.8f}", f"{ours - theirs:.1e}", f"{bound:.1e}"]
     row += [f"{theirs - wide:.1e}", f"{ours - wide:.1e}"]
     if double:
@@ -146,7 +148,7 @@ def main():
     parser.add_argument("--double", action="store_true", help="compute the loss in f64, too, for the size of rounding errors")
     parser.add_argument("--scratch", help="folder for the runs' output")
     options = parser.parse_args()
-    tokenizer = reference.tokenizer(options.model)
+    tokenizer, auto = reference.tokenizer(options.model), AutoTokenizer.from_pretrained(options.model)
     model = reference.load(options.model) if options.loss_records else None
     double = reference.load(options.model, torch.float64) if options.loss_records and options.double else None
     tokens, losses, good = [], [], True
@@ -155,11 +157,11 @@ def main():
             for train_on in options.train_on:
                 began = time.time()
                 name = [pathlib.Path(data).stem, template]
-                row, kept = compare_tokens(options, tokenizer, data, template, train_on)
+                row, kept = compare_tokens(options, tokenizer, auto, data, template, train_on)
                 if row is None:
-                    tokens.append([*name, train_on, "refused by the template, all of them"] + [""] * 8)
+                    tokens.append([*name, train_on, "refused by the template, all of them"] + [""] * 9)
                     continue
-                good &= row[5:] == [0] * 4
+                good &= row[5:9] == [0] * 4
                 tokens.append([*name, train_on, *row])
                 print(f"{time.time() - began:5.0f} s  {tokens[-1]}", file=sys.stderr)
                 if options.loss_records and train_on == options.train_on[0]:
@@ -169,7 +171,7 @@ def main():
                     print(f"{time.time() - began:5.0f} s  {losses[-1]}", file=sys.stderr)
     print(f"torch {torch.__version__}, transformers {transformers.__version__}")
     heads = ["data", "template", "learnt", "records", "left out", "tokens", "targets", "turns found by"]
-    table("Tokens and labels", heads + ["records differing", "skips differing", "ids differing", "labels differing"], tokens)
+    table("Tokens and labels", heads + ["records differing", "skips differing", "ids differing", "labels differing", "AutoTokenizer otherwise"], tokens)
     if losses:
         heads = ["data", "template", "records", "targets", "PyTorch", "MegaTrain", "difference", "bound"]
         heads += ["PyTorch - f64 loss of its logits", "MegaTrain - the same"]

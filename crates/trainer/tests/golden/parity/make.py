@@ -47,7 +47,7 @@ def ranges(labels):
 
 def row(model, tokenizer, data, template):
     """What becomes of a file; a record of which a policy learns nothing has null there."""
-    encoder, records, skipped, losses, squares, longest = Encoder(tokenizer, template), [], [], [], [], 0
+    encoder, records, skipped, losses, sizes, lost, longest = Encoder(tokenizer, template), [], [], [], [], [], 0
     for line, record in reference.read(HERE / data):
         learnt, ids = {}, None
         for train_on in TRAIN_ON:
@@ -58,16 +58,17 @@ def row(model, tokenizer, data, template):
                 learnt[train_on], reason = None, str(skip)
                 continue
             if train_on == "all-turns":
-                # The loss reads every label, so that it depends on each of them.
-                _, loss, square = reference.token_losses(model, ids, labels)
+                _, loss, size, may_lose = reference.token_losses(model, ids, labels)
                 losses.append(loss)
-                squares.append(square)
+                sizes.append(size)
+                lost.append(may_lose)
                 longest = max(longest, len(ids))
         if ids:
             records.append({"line": line, "ids": ids, "learnt": learnt})
         else:
             skipped.append({"line": line, "reason": reason})
-    bound = reference.tolerance(model.config, longest, (sum(squares) / len(squares)) ** 0.5, len(losses))
+    may_lose = torch.cat(lost).mean().item()
+    bound = reference.tolerance(model.config, longest, sum(sizes) / len(sizes), may_lose, len(losses))
     losses = torch.cat(losses)
     figures = {"targets": len(losses), "loss": losses.mean().item(), "bound": float(f"{bound:.1e}")}
     return {"data": data, "template": template, **figures, "skipped": skipped, "records": records}

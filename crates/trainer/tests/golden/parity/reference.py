@@ -143,7 +143,7 @@ class Encoder:
             "everything": lambda k: True,
         }[train_on]
         wanted = [policy(k) if flag is None else flag for k, flag in enumerate(flags)]
-        full = self.render(messages, tools)
+        full = self.rendered = self.render(messages, tools)
         rendered = dict(tools=tools, chat_template=self.text, return_dict=True)
         ids = self.tokenizer.apply_chat_template(messages, **rendered)["input_ids"]
         offsets = self.tokenizer(full, add_special_tokens=False, return_offsets_mapping=True)
@@ -197,7 +197,8 @@ def calls_as_text(message):
 
 
 def tokenizer(model_dir):
-    """`tokenizer.json` as it is; AutoTokenizer rebuilds some tokenizers from the name of their class."""
+    """`tokenizer.json` as it is. AutoTokenizer of transformers 5 rebuilds some tokenizers from the name of their class, and then
+    splits text otherwise (https://github.com/huggingface/transformers/issues/45920)."""
     return PreTrainedTokenizerFast.from_pretrained(model_dir)
 
 
@@ -209,33 +210,39 @@ def load(model_dir, dtype=torch.float32):
 
 
 def token_losses(model, ids, labels):
-    """Of one record alone: the loss of each target in the model's precision, and again by f64 from the same logits; and the mean
-    square of the logits."""
+    """Of one record alone: the loss of each target in the model's precision; again by f64 from the same logits; the root mean
+    square of the logits; and for each target, how much of its loss an f32 sum over the vocabulary may lose."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1]
     targets = torch.tensor(labels[1:])
     logits, targets = logits[targets != IGNORE], targets[targets != IGNORE]
     loss = lambda logits: torch.nn.functional.cross_entropy(logits, targets, reduction="none").double()
-    return loss(logits), loss(logits.double()), logits.double().square().mean().item()
+    return loss(logits), loss(logits.double()), logits.square().mean().sqrt().item(), lost(logits)
 
 
-LANES = 16  # of f32 in 512 bits: a sum of n terms is n / LANES deep, and 4 more to add the lanes up
+U = 2.0**-24  # the rounding unit of f32
+LANES = 8  # of f32 in 256 bits, the least that either side adds up beside each other: a sum of n terms is n / LANES deep
 
 
-def tolerance(config, tokens, logit_rms, records):
-    """How far the mean losses of two f32 computations may lie apart, at a rounding unit u = 2^-24.
+def lost(logits):
+    """An addition is wrong by no more than the term, and by no more than U times the sum so far: over a vocabulary most terms are
+    far smaller than that and get lost, always to the same side."""
+    p = torch.nn.functional.softmax(logits, dim=-1)
+    p = torch.nn.functional.pad(p, (0, -p.shape[-1] % LANES)).unflatten(-1, (-1, LANES))
+    return torch.minimum(p, U * p.sum(-2, keepdim=True)).sum((-2, -1)).double()
+
+
+def tolerance(config, tokens, logit_rms, lost, records):
+    """How far the mean losses of two f32 computations may lie apart.
 
     Errors of rounded sums grow as the root of their depth (Higham and Mary, SIAM J. Sci. Comput. 41, 2019), so a logit of size z
-    has one of about u z sqrt(D), with D the depth of all sums between an embedding and a logit; a loss has that of two logits,
-    and the difference of two means that of two losses by the root of the number of records; 3 for the tails.
-
-    The sum over the vocabulary is another matter: most of its terms are smaller than half a unit of what is summed already,
-    and get lost, always to the same side. It may lose u times its depth, in both computations.
+    has one of about U z sqrt(D), with D the depth of all sums between an embedding and a logit; a loss has that of two logits,
+    and the difference of two means that of two losses by the root of the number of records; 3 for the tails. Both may lose
+    `lost` besides, which does not average out.
     """
-    deep = lambda n: n / LANES + 4
+    deep = lambda n: n / LANES + 3
     hidden, heads = config.hidden_size, config.num_attention_heads * config.head_dim
     # norm, q, score, softmax, weighted values, o; norm, gate, down; and two residual sums
     layer = [hidden, hidden, config.head_dim, tokens, tokens, heads, hidden, hidden, config.intermediate_size]
     depth = config.num_hidden_layers * (sum(map(deep, layer)) + 2) + deep(hidden) + deep(hidden)
-    u = 2.0**-24
-    return 3 * 2 * u * logit_rms * math.sqrt(depth / records) + 2 * u * deep(config.vocab_size)
+    return 3 * 2 * U * logit_rms * math.sqrt(depth / records) + 2 * lost
