@@ -20,8 +20,7 @@ use windows::Window;
 /// An endless source of steps, as [`Batches`](crate::Batches), from documents that are read meanwhile. Steps reach across
 /// the borders of windows; only the last of an epoch may be smaller.
 ///
-/// At most three windows are in memory: one handed out, one read, and one being packed into the other's place. Dropping
-/// this ends the thread.
+/// At most two windows are in memory: the one that is handed out, and the next. Dropping this ends the thread.
 pub struct StreamBatches<S: DocumentSource> {
     options: StreamOptions,
     /// None after an error.
@@ -124,7 +123,7 @@ impl<S: DocumentSource> StreamBatches<S> {
         StepBatch::new(sequences, self.position.epoch)
     }
 
-    /// How often the data was handed out to its end.
+    /// How often the data was handed out to its end, counted from epoch 0 wherever this began.
     pub fn epochs_done(&self) -> u64 {
         let ended = |window: &Window<_>| window.last && window.first == window.sequences.len();
         self.position.epoch + u64::from(self.window.as_ref().is_some_and(ended) && self.step.is_empty())

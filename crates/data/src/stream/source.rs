@@ -75,9 +75,7 @@ impl StreamOptions {
     pub(super) fn tokens_in(&self, epoch: u64, window: u64) -> u64 {
         let most = self.buffer_tokens.max(self.step_tokens());
         match self.quick_start && epoch == 0 {
-            true => {
-                1u64.checked_shl(window as u32).map_or(most, |times| self.step_tokens().saturating_mul(times).min(most))
-            }
+            true => self.step_tokens().saturating_mul(1 << window.min(63)).min(most),
             false => most,
         }
     }
