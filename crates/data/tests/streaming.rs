@@ -14,7 +14,7 @@ const PACK: PackOptions =
     PackOptions { seq_len: 8, seed: 1, shuffle: true, pack_texts: true, pack_lines: false, group_by_length: None };
 
 const OPTIONS: StreamOptions =
-    StreamOptions { pack: PACK, batch_size: 4, buffer_size: 10, buffer_tokens: 1000, quick_start: false };
+    StreamOptions { pack: PACK, batch_size: 4, buffer_size: 10, buffer_tokens: 1000, first_tokens: u64::MAX };
 
 /// Documents in memory, read some at a time.
 #[derive(Clone, Default)]
@@ -140,12 +140,13 @@ proptest! {
         lens in prop::collection::vec(1usize..20, 1..60),
         (batch_size, buffer_size, buffer_tokens) in (1usize..6, 1usize..30, 1u64..200),
         (at_a_time, seed, resumed) in (0usize..5, 0u64..3, 0usize..1000),
-        (quick_start, shuffle, pack_texts, pack_lines, group) in any::<(bool, bool, bool, bool, bool)>(),
+        first_tokens in prop_oneof![1u64..100, Just(u64::MAX)],
+        (shuffle, pack_texts, pack_lines, group) in any::<(bool, bool, bool, bool)>(),
     ) {
         prop_assume!(lens.iter().any(|&len| len > 1));
         let group_by_length = group.then_some(7);
         let pack = PackOptions { seed, shuffle, pack_texts, pack_lines, group_by_length, ..PACK };
-        let options = StreamOptions { pack, batch_size, buffer_size, buffer_tokens, quick_start };
+        let options = StreamOptions { pack, batch_size, buffer_size, buffer_tokens, first_tokens };
         let source = Source { at_a_time, ..Source::counting(&lens) };
         let all = epochs(&source, options, 3);
         for epoch in &all {
@@ -172,11 +173,11 @@ proptest! {
     ) {
         prop_assume!(lens.iter().any(|&len| len > 1));
         let pack = PackOptions { seed, shuffle, pack_texts, ..PACK };
-        let options = StreamOptions { pack, batch_size, buffer_size: 1000, buffer_tokens: 10_000, quick_start: false };
+        let options = StreamOptions { pack, batch_size, buffer_size: 1000, buffer_tokens: 10_000, first_tokens: u64::MAX };
         let source = Source::counting(&lens);
         prop_assert_eq!(steps(&mut stream(&source, options), 40), whole(&source, options, 40));
         // Beginning with small windows is an affair of the first epoch.
-        let quick = StreamOptions { quick_start: true, ..options };
+        let quick = StreamOptions { first_tokens: 1, ..options };
         let later = |epochs: Vec<Vec<StepBatch>>| epochs[1..].concat();
         prop_assert_eq!(later(epochs(&source, quick, 3)), later(epochs(&source, options, 3)));
     }
@@ -188,7 +189,7 @@ proptest! {
     ) {
         prop_assume!(lens.iter().any(|&len| len > 1));
         let pack = PackOptions { shuffle: false, pack_texts: false, ..PACK };
-        let options = StreamOptions { pack, batch_size, buffer_size, quick_start: true, ..OPTIONS };
+        let options = StreamOptions { pack, batch_size, buffer_size, first_tokens: 1, ..OPTIONS };
         let source = Source::counting(&lens);
         prop_assert_eq!(steps(&mut stream(&source, options), 60), whole(&source, options, 60));
     }
@@ -255,7 +256,7 @@ fn the_first_windows_are_small_and_double() {
         }
         notes
     };
-    let quick = StreamOptions { buffer_size: 50, quick_start: true, ..OPTIONS };
+    let quick = StreamOptions { buffer_size: 50, first_tokens: 1, ..OPTIONS };
     let growing = [(0, 4), (0, 8), (0, 16), (0, 32), (0, 50), (0, 50), (0, 40)];
     let full = [(1, 50), (1, 50), (1, 50), (1, 50)];
     let seen = sizes(quick);
@@ -263,6 +264,8 @@ fn the_first_windows_are_small_and_double() {
     assert_eq!(seen[7..11], full);
     let by_tokens = StreamOptions { buffer_size: 1000, buffer_tokens: 400, ..OPTIONS };
     assert_eq!(sizes(by_tokens)[..4], [(0, 50); 4]);
+    let larger = StreamOptions { first_tokens: 160, ..quick };
+    assert_eq!(sizes(larger)[..3], [(0, 20), (0, 40), (0, 50)]);
     // A window is never smaller than a step, whatever the options.
     let tiny = StreamOptions { buffer_size: 1, buffer_tokens: 1, ..OPTIONS };
     assert_eq!(sizes(tiny)[..3], [(0, 4); 3]);

@@ -98,9 +98,9 @@ fn in_file_order_and_unpacked_the_bits_are_those_of_data_read_whole() {
 
 #[test]
 fn data_in_one_window_is_trained_as_without_a_stream() {
-    // Fewer tokens than one step has room for.
+    // Fewer tokens than the first window takes.
     let scene = texts(30);
-    let args = format!("{STREAM} --steps 8 --batch-size 32");
+    let args = format!("{STREAM} --steps 8 --batch-size 4");
     scene.run(&format!("{args} --out @/streamed")).unwrap();
     scene.run(&format!("{} --out @/whole", args.replace("--streaming", ""))).unwrap();
     assert!(weights(&scene, "streamed") == weights(&scene, "whole"));
@@ -137,7 +137,7 @@ fn a_bad_line_in_the_middle_ends_the_run_and_saves_the_model() {
     let broken: String = good.lines().take(50).map(|line| format!("{line}\n")).collect();
     scene.write("data.jsonl", broken + "{\"text\": \n");
     // One sequence a step, one document a sequence: the windows before the one with line 51 are trained.
-    let args = format!("{STREAM} --batch-size 1 --no-shuffle --packing false");
+    let args = format!("{STREAM} --batch-size 1 --no-shuffle --packing false --buffer-size 4");
     let output = scene.output(&format!("{args} --steps 10000 --out @/out"));
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -158,7 +158,7 @@ fn a_bad_line_that_is_never_reached_is_no_fault() {
     let scene = texts(50);
     let good = scene.read("data.jsonl");
     scene.write("data.jsonl", [&good[..], b"{\"text\": \n"].concat());
-    scene.run(&format!("{STREAM} --batch-size 1 --steps 5 --out @/out")).unwrap();
+    scene.run(&format!("{STREAM} --batch-size 1 --buffer-size 4 --steps 5 --out @/out")).unwrap();
     assert!(common::opens(&scene.path("out/model")));
 }
 
@@ -206,13 +206,13 @@ const WRONG: &[Row] = &[
     (
         "nothing to learn in all of the data",
         masked,
-        "train --model @/model --data @/data.jsonl --out @/out --streaming --steps 10000",
+        "train --model @/model --data @/data.jsonl --out @/out --streaming --steps 10000 --buffer-size 20",
         &["no target to learn in 500 documents"],
     ),
     (
         "nothing to learn in what was read",
         masked,
-        "train --model @/model --data @/data.jsonl --out @/out --streaming --steps 2",
+        "train --model @/model --data @/data.jsonl --out @/out --streaming --steps 2 --buffer-size 20",
         &["nothing was learnt: none of the 2 step(s) had a target"],
     ),
 ];

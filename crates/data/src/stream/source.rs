@@ -60,9 +60,9 @@ pub struct StreamOptions {
     pub buffer_size: usize,
     /// Tokens in a window, which bounds memory however long documents are.
     pub buffer_tokens: u64,
-    /// Whether the first window of the first epoch has one step's worth of tokens, and each after it twice as many up to
-    /// the full size, so that the first step need not wait for a whole window.
-    pub quick_start: bool,
+    /// Tokens in the first window of the first epoch, but a step's worth at least; each after it has twice as many, up to the
+    /// full size. So the first step need not wait for a whole window. `u64::MAX`: the first is as large as any.
+    pub first_tokens: u64,
 }
 
 impl StreamOptions {
@@ -74,9 +74,9 @@ impl StreamOptions {
     /// Tokens that end a window of an epoch, both counted from 0.
     pub(super) fn tokens_in(&self, epoch: u64, window: u64) -> u64 {
         let most = self.buffer_tokens.max(self.step_tokens());
-        match self.quick_start && epoch == 0 {
-            true => self.step_tokens().saturating_mul(1 << window.min(63)).min(most),
-            false => most,
+        match epoch {
+            0 => self.first_tokens.max(self.step_tokens()).saturating_mul(1 << window.min(63)).min(most),
+            _ => most,
         }
     }
 }

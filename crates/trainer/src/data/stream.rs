@@ -20,6 +20,9 @@ const BUFFER_SIZE: usize = 16384;
 /// Tokens in a window: 64 MiB with labels.
 const BUFFER_TOKENS: u64 = 8 << 20;
 
+/// Tokens in the first window: read in a fraction of a second, and enough to fill sequences well.
+const FIRST_TOKENS: u64 = 64 << 10;
+
 /// Waits shorter than this in all are not worth a word.
 const NOTICEABLE: Duration = Duration::from_millis(500);
 
@@ -73,7 +76,7 @@ impl Streamed {
             batch_size: shape.batch_size,
             buffer_size,
             buffer_tokens: BUFFER_TOKENS,
-            quick_start: true,
+            first_tokens: FIRST_TOKENS,
         };
         let records = Records {
             reader,
