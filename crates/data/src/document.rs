@@ -5,6 +5,7 @@
 
 use crate::error::{Error, Origin};
 use crate::random::Random;
+use crate::words::Words;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,27 +43,40 @@ impl Document<'_> {
 
 /// Where a document is among the words.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+pub(crate) struct Entry {
     /// First token; the labels of a labelled document come right behind its tokens.
-    start: u64,
+    pub start: u64,
     /// Tokens.
-    len: u64,
-    line: u64,
-    file: u32,
-    labelled: bool,
+    pub len: u64,
+    pub line: u64,
+    pub file: u32,
+    pub labelled: bool,
+}
+
+impl Entry {
+    /// Behind its last word.
+    pub fn end(&self) -> Option<u64> {
+        self.len.checked_mul(1 + u64::from(self.labelled))?.checked_add(self.start)
+    }
 }
 
 const _: () = assert!(size_of::<Entry>() == 32);
 
-/// All documents of a data set, in file order. A clone, and each part of a split, shares the tokens.
+/// All documents of a data set, in file order. Their tokens are in memory or, read from a [`TokenCache`](crate::TokenCache),
+/// in a file; a clone, and each part of a split, shares them.
 #[derive(Clone, Default)]
 pub struct Documents {
-    files: Vec<PathBuf>,
+    files: Arc<[PathBuf]>,
     entries: Vec<Entry>,
-    words: Arc<Vec<i32>>,
+    words: Arc<Words>,
 }
 
 impl Documents {
+    /// Documents whose entries lie within the words.
+    pub(crate) fn from_parts(files: Arc<[PathBuf]>, entries: Vec<Entry>, words: Words) -> Documents {
+        Documents { files, entries, words: Arc::new(words) }
+    }
+
     /// Texts that come from no file, already encoded. Empty ones are left out.
     pub fn from_tokens(texts: Vec<Vec<i32>>) -> Self {
         let mut builder = DocumentsBuilder::in_memory(vec![PathBuf::from("(built in)")]);
@@ -114,8 +128,9 @@ impl Documents {
 
     fn view(&self, entry: &Entry) -> Document<'_> {
         let (start, len) = (entry.start as usize, entry.len as usize);
-        let tokens = &self.words[start..start + len];
-        let labels = entry.labelled.then(|| &self.words[start + len..start + 2 * len]);
+        let words = self.words.as_slice();
+        let tokens = &words[start..start + len];
+        let labels = entry.labelled.then(|| &words[start + len..start + 2 * len]);
         Document { tokens, labels, file: entry.file, line: entry.line }
     }
 
@@ -191,10 +206,10 @@ impl fmt::Debug for Documents {
     }
 }
 
-/// Collects documents one after the other.
+/// Collects documents in memory, one after the other.
 #[derive(Debug)]
 pub struct DocumentsBuilder {
-    files: Vec<PathBuf>,
+    files: Arc<[PathBuf]>,
     entries: Vec<Entry>,
     words: Vec<i32>,
     tokens: u64,
@@ -202,8 +217,8 @@ pub struct DocumentsBuilder {
 
 impl DocumentsBuilder {
     /// No documents yet, of these files.
-    pub fn in_memory(files: Vec<PathBuf>) -> Self {
-        DocumentsBuilder { files, entries: Vec::new(), words: Vec::new(), tokens: 0 }
+    pub fn in_memory(files: impl Into<Arc<[PathBuf]>>) -> Self {
+        DocumentsBuilder { files: files.into(), entries: Vec::new(), words: Vec::new(), tokens: 0 }
     }
 
     /// Appends a document; see [`Document`] for what its parts mean.
@@ -260,7 +275,7 @@ impl DocumentsBuilder {
         let DocumentsBuilder { files, mut entries, mut words, .. } = self;
         entries.shrink_to_fit();
         words.shrink_to_fit();
-        Documents { files, entries, words: Arc::new(words) }
+        Documents::from_parts(files, entries, Words::Owned(words))
     }
 }
 
@@ -313,7 +328,7 @@ mod tests {
 
     #[test]
     fn documents_are_views_of_one_array() {
-        let mut builder = DocumentsBuilder::in_memory(vec!["a".into(), "b".into()]);
+        let mut builder = DocumentsBuilder::in_memory(["a".into(), "b".into()]);
         builder.push(&[1, 2, 3], None, 0, 0).unwrap();
         builder.push(&[4, 5], Some(&[IGNORE, 5]), 1, 7).unwrap();
         builder.push(&[6], None, 1, 8).unwrap();

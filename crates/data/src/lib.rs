@@ -19,9 +19,10 @@ mod read;
 mod skip;
 mod stream;
 pub mod tokenizer;
+mod words;
 
 pub use batches::{Batches, Position, StepBatch};
-pub use cache::{CacheKey, KeyBuilder, TokenCache};
+pub use cache::{CacheKey, KeyBuilder, TokenCache, TokenWriter};
 pub use chat::{ChatEncoder, ChatFiles, ChatOptions, ChatReport, Encoded, SkipReason};
 pub use conversation::{Conversation, Message, Role, Sample};
 pub use document::{Document, Documents, DocumentsBuilder, IGNORE};
