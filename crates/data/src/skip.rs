@@ -1,5 +1,7 @@
 //! Records left out: counted by kind, the first of them with place and reason.
 
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -8,31 +10,31 @@ use std::path::PathBuf;
 pub const MAX_LISTED_SKIPS: usize = 10_000;
 
 /// A record that was left out.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Skip {
     /// Index into the reader's files.
     pub file: u32,
     /// Line of that file (row of a table), counted from 1; 0 where it is the whole file.
     pub line: u64,
     /// What kind of fault it has, in few words: what totals are counted by.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// What exactly is wrong, and what to do.
     pub reason: String,
 }
 
 /// The records left out so far.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Skips {
     /// The first [`MAX_LISTED_SKIPS`] of them, in the order in which they were met.
     pub listed: Vec<Skip>,
     /// How many there are of each kind, listed or not.
-    pub totals: BTreeMap<&'static str, u64>,
+    pub totals: BTreeMap<Cow<'static, str>, u64>,
 }
 
 impl Skips {
     /// Counts a skipped record and, while there is room, lists it.
     pub fn add(&mut self, skip: Skip) {
-        *self.totals.entry(skip.kind).or_default() += 1;
+        *self.totals.entry(skip.kind.clone()).or_default() += 1;
         if self.listed.len() < MAX_LISTED_SKIPS {
             self.listed.push(skip);
         }
@@ -93,7 +95,8 @@ mod tests {
     fn all_are_counted_and_the_first_are_listed() {
         let mut skips = Skips::default();
         assert!(skips.is_empty());
-        let skip = |line, kind| Skip { file: 0, line, kind, reason: format!("reason {line}") };
+        let skip =
+            |line, kind: &'static str| Skip { file: 0, line, kind: kind.into(), reason: format!("reason {line}") };
         skips.add(skip(3, "b"));
         for line in 0..MAX_LISTED_SKIPS as u64 + 5 {
             skips.add(skip(line, "a"));

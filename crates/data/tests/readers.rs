@@ -71,7 +71,7 @@ fn directories_are_read_by_name_at_any_depth_and_empty_texts_skipped() {
     let report = read_files(files, &OPTIONS).unwrap().1;
     let skips = report.skips.clone();
     assert_eq!(report, ReadReport { files: 3, texts: 3, lines: 0, tokens: 6, targets: 3, skips: skips.clone() });
-    let skip = Skip { file: 0, line: 1, kind: "field empty", reason: "\"text\" is empty".to_owned() };
+    let skip = Skip { file: 0, line: 1, kind: "field empty".into(), reason: "\"text\" is empty".to_owned() };
     assert_eq!((skips.total(), skips.listed), (1, vec![skip]));
 }
 

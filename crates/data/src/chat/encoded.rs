@@ -161,7 +161,7 @@ impl ChatReport {
             }
             Err(reason) => {
                 let (file, line) = sample.place();
-                self.skips.add(Skip { file, line, kind: reason.kind(), reason: reason.to_string() });
+                self.skips.add(Skip { file, line, kind: reason.kind().into(), reason: reason.to_string() });
             }
         }
     }

@@ -136,7 +136,7 @@ impl Reader<'_> {
             tokens.extend(eos.filter(|eos| tokens.last() != Some(eos)));
             if tokens.is_empty() {
                 let reason = "the text is encoded as no token".to_owned();
-                self.report.skips.add(Skip { file, line, kind: "field empty", reason });
+                self.report.skips.add(Skip { file, line, kind: "field empty".into(), reason });
                 continue;
             }
             self.in_range(file, line, "an encoded text", &tokens)?;

@@ -1,6 +1,7 @@
 //! All samples of a data set, one by one, in bounded memory: sources in turn, or mixed by weight.
 
 use super::source::{DataSource, Shared, Source, SourceReport};
+use crate::cache::KeyBuilder;
 use crate::conversation::Sample;
 use crate::error::Error;
 use crate::random::Random;
@@ -74,6 +75,8 @@ pub struct Samples {
     random: Random,
     shared: Shared,
     total_bytes: u64,
+    /// How all of that is read, as a text for a key.
+    settings: String,
     ended: bool,
 }
 
@@ -98,11 +101,15 @@ impl Samples {
             return Err(Error::Invalid(problem));
         }
         let mut shared = Shared::new(options.strict);
-        let live = sources.iter().enumerate().map(|(i, source)| (i, source.weight.unwrap_or(1.0))).collect();
+        let live: Vec<_> = sources.iter().enumerate().map(|(i, source)| (i, source.weight.unwrap_or(1.0))).collect();
         let sources: Vec<Source> = sources.iter().map(|s| Source::new(s, &mut shared)).collect::<Result<_, _>>()?;
         let total_bytes = shared.files.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
         let random = Random::new(options.seed, MIX_STREAM);
-        Ok(Samples { sources, live, mix, random, shared, total_bytes, ended: false })
+        let each: Vec<String> = sources.iter().map(Source::settings).collect();
+        // One after the other, nothing is drawn.
+        let drawn = (mix != Mix::Concat).then_some((mix, options.seed, &live));
+        let settings = format!("{each:?} {drawn:?} strict: {}", options.strict);
+        Ok(Samples { sources, live, mix, random, shared, total_bytes, settings, ended: false })
     }
 
     /// All files, in order; what [`Sample::place`] and [`Skip::file`](crate::Skip::file) count.
@@ -128,6 +135,19 @@ impl Samples {
     /// Bytes of files read so far and in all, as they lie on disk.
     pub fn progress(&self) -> (u64, u64) {
         (self.shared.counter.get().min(self.total_bytes), self.total_bytes)
+    }
+
+    /// Adds all that these samples depend on to a key: what their files hold, how they are read and how they are mixed; not
+    /// where they are. `progress` hears how many more bytes of the files were read.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn add_to_key(&self, key: &mut KeyBuilder, mut progress: impl FnMut(u64)) -> Result<(), Error> {
+        key.text(&self.settings);
+        for path in &self.shared.files {
+            key.file(path, &mut progress)?;
+        }
+        Ok(())
     }
 
     fn next_sample(&mut self) -> Result<Option<Sample>, Error> {

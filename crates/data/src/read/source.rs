@@ -9,7 +9,9 @@ use super::table::TableRows;
 use crate::conversation::Sample;
 use crate::error::{self, Error};
 use crate::skip::{Skip, Skips};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -55,12 +57,12 @@ pub(super) fn split_weight(text: &str) -> Result<(&str, Option<f64>), Error> {
 }
 
 /// What was read of a source.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SourceReport {
     /// Its path.
     pub path: PathBuf,
     /// The form of the records read last; None before the first.
-    pub format: Option<&'static str>,
+    pub format: Option<Cow<'static, str>>,
     /// Samples handed out, repeated ones again.
     pub samples: u64,
     /// Records skipped, each once.
@@ -129,6 +131,12 @@ impl Source {
         Ok(Source { report, format: source.format.clone(), files, next: 0, open: None, first_skip: None })
     }
 
+    /// How its files are read, as a text for a key: nothing that says where they are.
+    pub(super) fn settings(&self) -> String {
+        let kinds: Vec<FileKind> = self.files.iter().map(|(_, kind)| *kind).collect();
+        format!("{:?} {kinds:?}", self.format)
+    }
+
     /// Begins again.
     pub(super) fn rewind(&mut self) {
         self.next = 0;
@@ -151,7 +159,7 @@ impl Source {
                     continue;
                 }
                 Some(Ok(sample)) => {
-                    self.report.format = open.format.as_ref().map(|(format, _)| format.name());
+                    self.report.format = open.format.as_ref().map(|(format, _)| format.name().into());
                     self.report.samples += 1;
                     return Ok(Some(sample));
                 }
@@ -162,7 +170,7 @@ impl Source {
                 self.report.skipped += 1;
                 let Fault { kind, reason } = fault;
                 self.first_skip.get_or_insert_with(|| error::line(path, line, reason.as_str()).to_string());
-                shared.skips.add(Skip { file: open.file, line, kind, reason });
+                shared.skips.add(Skip { file: open.file, line, kind: kind.into(), reason });
             }
         }
     }

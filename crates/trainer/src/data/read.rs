@@ -177,7 +177,7 @@ impl Reader {
                     bail!("{}: {problem} (--template NAME or --template FILE.jinja)", documents.origin(file, line))
                 }
                 Err(reason) => {
-                    report.skips.add(Skip { file, line, kind: reason.kind(), reason: reason.to_string() });
+                    report.skips.add(Skip { file, line, kind: reason.kind().into(), reason: reason.to_string() });
                     continue;
                 }
             };

@@ -3,11 +3,13 @@
 use crate::report::DataFacts;
 use megatrain_data::chat::Notes;
 use megatrain_data::{Encoded, Sample, SkipReason, Skips, SourceReport};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::path::PathBuf;
 
 /// What was read of a data set, what was left out, and why.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct DataReport {
     /// Each source.
     pub sources: Vec<SourceReport>,
@@ -22,7 +24,7 @@ pub struct DataReport {
     /// Records left out, by readers and by encoding.
     pub skips: Skips,
     /// Sums of what is to be known about the kept ones, by name.
-    pub notes: Vec<(&'static str, u64)>,
+    pub notes: Vec<(Cow<'static, str>, u64)>,
 }
 
 impl DataReport {
@@ -36,7 +38,7 @@ impl DataReport {
         } += 1;
         let Ok(encoded) = outcome else { return };
         if self.notes.is_empty() {
-            self.notes = Notes::default().named().to_vec();
+            self.notes = Notes::default().named().map(|(name, count)| (name.into(), count)).into();
         }
         for (sum, (_, count)) in self.notes.iter_mut().zip(encoded.notes.named()) {
             sum.1 += count;
@@ -66,7 +68,7 @@ impl DataReport {
     /// What was read, and what of it a person may want to change; several lines.
     pub fn describe(&self, files: &[PathBuf], facts: &DataFacts) -> String {
         let DataFacts { documents, tokens, targets, .. } = facts;
-        let mut formats: Vec<_> = self.sources.iter().filter_map(|source| source.format).collect();
+        let mut formats: Vec<_> = self.sources.iter().filter_map(|source| source.format.as_deref()).collect();
         formats.dedup();
         let mut text = format!(
             "{} file(s) ({}), {documents} document(s), {tokens} tokens, {targets} of them targets ({:.0}%)",

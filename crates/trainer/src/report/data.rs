@@ -79,7 +79,7 @@ impl DataFacts {
     /// Adds what was left out while reading.
     pub fn with_skips(mut self, skips: &Skips) -> Self {
         for (kind, count) in &skips.totals {
-            *self.skipped.entry((*kind).to_owned()).or_default() += count;
+            *self.skipped.entry(kind.to_string()).or_default() += count;
         }
         self
     }
