@@ -72,11 +72,16 @@ impl Writer {
     pub fn create(folder: &Path) -> io::Result<Writer> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         std::fs::create_dir_all(folder)?;
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true);
+        // The data may lie where nobody else can read it.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let (file, name) = loop {
             // Another machine that shares the folder may have the same process id.
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = folder.join(format!("{}-{number}.new", std::process::id()));
-            match File::options().read(true).write(true).create_new(true).open(&path) {
+            match options.open(&path) {
                 Ok(file) => break (file, Temporary(path)),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(e),

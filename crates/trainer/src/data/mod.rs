@@ -1,5 +1,6 @@
 //! The data of a run: from options to documents of tokens, and how they are packed.
 
+mod cached;
 mod choices;
 mod feed;
 pub mod preview;

@@ -9,9 +9,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use megatrain_data::chat::{TemplateChoice, built_in};
 use megatrain_data::{
     ChatEncoder, ChatFiles, ChatOptions, Conversation, DataSource, Documents, DocumentsBuilder, Encoded, IGNORE,
-    Message, Role, Room, Sample, SampleOptions, Samples, Skip, SkipReason, TextTokenizer,
+    Message, Role, Room, Sample, SampleOptions, Samples, Skip, SkipReason, TextTokenizer, TokenCache, TokenWriter,
 };
 use rayon::prelude::*;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 /// Records encoded at a time at the most,
@@ -34,20 +35,27 @@ pub struct Data {
 /// Reads data for one model with one set of options. A clone shares what was made of tokenizer and template.
 #[derive(Clone)]
 pub struct Reader {
-    encoders: Option<Arc<Encoders>>,
+    pub(super) encoders: Option<Arc<Encoders>>,
     sample_options: SampleOptions,
     /// What becomes of token ids that are too long; None: that is an error.
-    truncation: Option<Truncation>,
-    seq_len: usize,
-    vocab: usize,
+    pub(super) truncation: Option<Truncation>,
+    pub(super) seq_len: usize,
+    pub(super) vocab: usize,
+    /// Where tokens are kept from run to run, if anywhere.
+    pub(super) cache: Option<TokenCache>,
 }
+
+/// What a reader reads at a time where nothing waits for it.
+const ROOM: Room = Room { documents: usize::MAX, tokens: u64::MAX };
 
 /// Text to tokens. The encoder with a chat template is made when the first conversation asks for it, so that a model's
 /// damaged template troubles nobody who trains on text.
-struct Encoders {
-    tokenizer: Arc<dyn TextTokenizer>,
-    files: ChatFiles,
-    options: ChatOptions,
+pub(super) struct Encoders {
+    pub(super) tokenizer: Arc<dyn TextTokenizer>,
+    /// What it was read from; None: bytes, which need no file.
+    pub(super) tokenizer_file: Option<PathBuf>,
+    pub(super) files: ChatFiles,
+    pub(super) options: ChatOptions,
     text: ChatEncoder,
     chat: OnceLock<ChatEncoder>,
 }
@@ -58,13 +66,16 @@ impl Reader {
     /// # Errors
     /// There is no such template, or it is damaged.
     pub fn new(options: &TrainOptions, source: &Source, seq_len: usize) -> Result<Reader> {
+        let template_is_named = options.template.is_some();
         let encoders = source.tokenizer.clone().map(|tokenizer| {
             let files = source.dir.as_ref().map(|dir| ChatFiles::read(dir.path())).transpose()?.unwrap_or_default();
             let chat_options = chat_options(options, seq_len)?;
             let plain = ChatOptions { template: Default::default(), ..chat_options.clone() };
             let text = ChatEncoder::new(tokenizer.clone(), &ChatFiles::default(), plain)?;
-            let encoders = Encoders { tokenizer, files, options: chat_options, text, chat: OnceLock::new() };
-            if options.template.is_some() {
+            let tokenizer_file = source.dir.as_ref().map(|dir| dir.path().join("tokenizer.json"));
+            let (options, chat) = (chat_options, OnceLock::new());
+            let encoders = Encoders { tokenizer, tokenizer_file, files, options, text, chat };
+            if template_is_named {
                 encoders.chat().context("--template")?;
             }
             Ok::<_, anyhow::Error>(Arc::new(encoders))
@@ -75,6 +86,7 @@ impl Reader {
             truncation: options.truncation,
             seq_len,
             vocab: source.model.config.vocab,
+            cache: TokenCache::from_env(),
         })
     }
 
@@ -86,18 +98,30 @@ impl Reader {
         Ok(Samples::new(sources, &self.sample_options)?)
     }
 
-    /// Reads all of some sources.
-    ///
-    /// # Errors
-    /// What cannot be read or encoded, with file and line; data of which nothing is left.
-    pub fn read(&self, sources: &[DataSource], what: &'static str) -> Result<Data> {
-        let mut samples = self.samples(sources)?;
+    /// The same reader with another place to keep tokens in than the environment says, or none.
+    pub fn with_cache(self, cache: Option<TokenCache>) -> Reader {
+        Reader { cache, ..self }
+    }
+
+    /// Reads and encodes all records, on one thread and on the others: the next are read while some are encoded.
+    pub(super) fn read_all(
+        &self,
+        mut samples: Samples,
+        writer: &mut TokenWriter,
+        what: &'static str,
+    ) -> Result<DataReport> {
         let (_, total_bytes) = samples.progress();
         let bar = crate::progress::bar(total_bytes, what);
-        let mut documents = DocumentsBuilder::in_memory(samples.files().to_vec());
+        let files: Arc<[PathBuf]> = samples.files().into();
         let mut report = DataReport::default();
-        let room = Room { documents: usize::MAX, tokens: u64::MAX };
-        while self.read_some(&mut samples, room, &mut documents, &mut report)? {
+        let mut some = take(&mut samples, ROOM)?;
+        while !some.is_empty() {
+            let mut documents = DocumentsBuilder::in_memory(files.clone());
+            let (next, encoded) =
+                rayon::join(|| take(&mut samples, ROOM), || self.encode(some, &mut documents, &mut report));
+            encoded?;
+            writer.append(&documents.finish())?;
+            some = next?;
             bar.set_position(samples.progress().0);
         }
         bar.finish_and_clear();
@@ -105,11 +129,10 @@ impl Reader {
         let mut skips = samples.skips().clone();
         skips.extend(std::mem::take(&mut report.skips));
         report.skips = skips;
-        let documents = documents.finish();
-        if documents.is_empty() {
-            bail!("nothing would be learnt: {}", report.left_out(documents.files()));
+        if writer.is_empty() {
+            bail!("nothing would be learnt: {}", report.left_out(&files));
         }
-        Ok(Data { documents, report })
+        Ok(report)
     }
 
     /// Reads and encodes some of the next records, and whether there were any.
@@ -123,15 +146,7 @@ impl Reader {
         documents: &mut DocumentsBuilder,
         report: &mut DataReport,
     ) -> Result<bool> {
-        let bytes = room.tokens.saturating_mul(BYTES_PER_TOKEN).min(BYTES_AT_A_TIME as u64) as usize;
-        let (mut some, mut taken) = (Vec::new(), 0);
-        while some.len() < room.documents.min(RECORDS_AT_A_TIME)
-            && taken < bytes
-            && let Some(sample) = samples.next().transpose()?
-        {
-            taken += sample.size_bytes();
-            some.push(sample);
-        }
+        let some = take(samples, room)?;
         let any = !some.is_empty();
         self.encode(some, documents, report)?;
         Ok(any)
@@ -265,9 +280,31 @@ impl Reader {
     }
 }
 
+/// Some of the next records, as many as are encoded at a time; none at the end.
+fn take(samples: &mut Samples, room: Room) -> Result<Vec<Sample>> {
+    let bytes = room.tokens.saturating_mul(BYTES_PER_TOKEN).min(BYTES_AT_A_TIME as u64) as usize;
+    let (mut some, mut taken) = (Vec::new(), 0);
+    while some.len() < room.documents.min(RECORDS_AT_A_TIME)
+        && taken < bytes
+        && let Some(sample) = samples.next().transpose()?
+    {
+        taken += sample.size_bytes();
+        some.push(sample);
+    }
+    Ok(some)
+}
+
 impl Encoders {
+    /// Everything that the tokens of conversations and completions depend on besides them and the tokenizer, as a text.
+    pub(super) fn settings(&self) -> String {
+        let chat = ChatEncoder::new(self.tokenizer.clone(), &self.files, self.options.clone());
+        // With a template that is damaged, no conversation can be encoded, so what it depends on does not matter.
+        let chat = chat.map_or_else(|problem| problem.to_string(), |chat| chat.settings());
+        format!("{chat} {}", self.text.settings())
+    }
+
     /// The encoder of conversations.
-    fn chat(&self) -> Result<&ChatEncoder> {
+    pub(super) fn chat(&self) -> Result<&ChatEncoder> {
         if let Some(chat) = self.chat.get() {
             return Ok(chat);
         }

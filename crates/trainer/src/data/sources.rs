@@ -6,6 +6,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use megatrain_data::chat::TemplateChoice;
 use megatrain_data::{ChatOptions, DataSource, Format, Mix, Registry, SampleOptions};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Refuses what makes no sense whatever the files hold.
 ///
@@ -97,8 +98,16 @@ pub(super) fn chat_options(options: &TrainOptions, seq_len: usize) -> Result<Cha
         max_tokens: Some(seq_len),
         too_long: options.truncation.unwrap_or(Truncation::Drop).into(),
         variables: options.chat_template_kwargs.clone().unwrap_or_default().0,
-        ..ChatOptions::default()
+        // Taken once, so that a run over midnight has one date, and so has the key of its tokens.
+        now: Some(today()),
     })
+}
+
+/// The beginning of today, UTC, in seconds since 1970.
+fn today() -> i64 {
+    const DAY_S: u64 = 24 * 60 * 60;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    (now / DAY_S * DAY_S) as i64
 }
 
 /// A file if it looks like one, else a name.
