@@ -3,12 +3,21 @@
 
 use megatrain_base::DType;
 use megatrain_cpu::{ExecutorOptions, Mode};
+use megatrain_data::Sequence;
 use megatrain_planner::Settings;
 use megatrain_tests::batch::{document, micro};
 use megatrain_tests::golden::Golden;
 use megatrain_tests::rig::{Optim, Rig};
 
 const PLACES: usize = 24;
+
+/// One sequence of two documents.
+fn packed([mut first, second]: [Sequence; 2]) -> Sequence {
+    first.tokens.extend(second.tokens);
+    first.targets.extend(second.targets);
+    first.doc_lens.extend(second.doc_lens);
+    first
+}
 
 /// meta-pytorch/torchtune#892, axolotl-ai-cloud/axolotl#3796
 #[test]
@@ -23,9 +32,8 @@ fn another_document_changes_no_bit() {
             let others = [3, 11].map(|factor| document((0..9).map(|i| (i * factor + 2) % v).collect(), 9));
             let b = document((0..12).map(|i| (i * 5 + 3) % v).collect(), 1);
             for a_is_first in [true, false] {
-                let order =
-                    |a: &_| if a_is_first { [Clone::clone(a), b.clone()] } else { [b.clone(), Clone::clone(a)] };
-                let batches = others.each_ref().map(|a| micro(&order(a), PLACES));
+                let order = |a: &Sequence| if a_is_first { [a.clone(), b.clone()] } else { [b.clone(), a.clone()] };
+                let batches = others.each_ref().map(|a| micro(&[packed(order(a))], PLACES));
                 assert_eq!(batches[0].target_count, 10, "twelve tokens, one masked, none across the border");
                 let start = if a_is_first { 9 } else { 0 };
                 assert_eq!(

@@ -11,7 +11,10 @@ fn key(sources: &[DataSource], options: &SampleOptions) -> CacheKey {
     let samples = Samples::new(sources, options).unwrap();
     let (mut key, mut bytes) = (KeyBuilder::new(), 0);
     samples.add_to_key(&mut key, |more| bytes += more).unwrap();
-    assert_eq!(bytes, samples.progress().1, "every byte is heard of");
+    // What draws a number of samples is read twice.
+    if sources.iter().all(|source| source.num_samples.is_none()) {
+        assert_eq!(bytes, samples.progress().1, "every byte is heard of");
+    }
     key.finish()
 }
 
@@ -48,6 +51,9 @@ fn every_setting_has_a_key_of_its_own() {
     let many = [
         (plain.clone(), usual),
         (plain.clone(), SampleOptions { strict: false, ..usual }),
+        (with(&|_, source| source.num_samples = Some(1)), usual),
+        (with(&|_, source| source.num_samples = Some(2)), usual),
+        (with(&|_, source| source.num_samples = Some(2)), seed(1)),
         // Contents, and which file holds them.
         (files(&dir.path().join("c"), &[("a.jsonl", a), ("b.jsonl", a)]), usual),
         (files(&dir.path().join("d"), &[("a.jsonl", b), ("b.jsonl", a)]), usual),

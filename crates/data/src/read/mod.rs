@@ -2,6 +2,7 @@
 //! file and line.
 
 mod bytes;
+mod draw;
 mod files;
 mod format;
 mod json;

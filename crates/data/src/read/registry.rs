@@ -56,7 +56,7 @@ impl Registry {
             let problem = format!("there is no data set \"{name}\"; there are {}", known.join(", "));
             return Err(error::file(&self.path, problem));
         };
-        let (file, format) = self
+        let (file, format, num_samples) = self
             .read_entry(entry)
             .map_err(|problem| error::file(&self.path, format!("data set \"{name}\": {problem}")))?;
         let path = self.dir.join(&file);
@@ -64,10 +64,10 @@ impl Registry {
             let problem = format!("data set \"{name}\": {file} is not in this file's folder; mend its \"file_name\"");
             return Err(error::file(&self.path, problem));
         }
-        Ok(DataSource { path, format: Some(format), weight })
+        Ok(DataSource { path, format: Some(format), weight, num_samples })
     }
 
-    fn read_entry(&self, entry: &Value) -> Result<(String, Format), String> {
+    fn read_entry(&self, entry: &Value) -> Result<(String, Format, Option<u64>), String> {
         let entry = entry.as_object().ok_or_else(|| format!("it must be an object, not {}", describe(entry)))?;
         for (key, value) in entry {
             check_key(key, value)?;
@@ -81,7 +81,14 @@ impl Registry {
             "openai" => messages(MessageColumns::openai(), columns, tags)?,
             other => return Err(format!("formatting \"{other}\" is unknown; there are alpaca, sharegpt and openai")),
         };
-        Ok((file, format))
+        let num_samples = match entry.get("num_samples") {
+            None | Some(Value::Null | Value::Bool(false)) => None,
+            Some(number) => {
+                let number = number.as_u64().filter(|&number| number > 0);
+                Some(number.ok_or("\"num_samples\" must be a whole number above 0")?)
+            }
+        };
+        Ok((file, format, num_samples))
     }
 }
 
@@ -89,7 +96,7 @@ impl Registry {
 fn check_key(key: &str, value: &Value) -> Result<(), String> {
     let on = !matches!(value, Value::Null | Value::Bool(false));
     match key {
-        "file_name" | "formatting" | "columns" | "tags" | "file_sha1" => Ok(()),
+        "file_name" | "formatting" | "columns" | "tags" | "file_sha1" | "num_samples" => Ok(()),
         _ if !on => Ok(()),
         "split" if value.as_str() == Some("train") => Ok(()),
         "hf_hub_url" | "ms_hub_url" | "om_hub_url" | "cloud_file_name" => {
@@ -102,9 +109,7 @@ fn check_key(key: &str, value: &Value) -> Result<(), String> {
         "subset" | "folder" | "revision" => Err(format!(
             "\"{key}\" is a choice on a hub, and this is a local file; leave it out, or name the file that is meant"
         )),
-        "split" | "num_samples" => {
-            Err(format!("\"{key}\" is not supported; make a file of the records that are meant"))
-        }
+        "split" => Err("\"split\" is not supported; make a file of the records that are meant".to_owned()),
         _ => Err(format!("\"{key}\" is no known key; there are file_name, formatting, columns and tags")),
     }
 }

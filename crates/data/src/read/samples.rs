@@ -102,14 +102,22 @@ impl Samples {
         }
         let mut shared = Shared::new(options.strict);
         let live: Vec<_> = sources.iter().enumerate().map(|(i, source)| (i, source.weight.unwrap_or(1.0))).collect();
-        let sources: Vec<Source> = sources.iter().map(|s| Source::new(s, &mut shared)).collect::<Result<_, _>>()?;
-        let total_bytes = shared.files.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
+        let mut total_bytes = 0;
+        let mut open = Vec::new();
+        for (i, source) in sources.iter().enumerate() {
+            let first = shared.files.len();
+            open.push(Source::new(source, Random::new(options.seed, MIX_STREAM - 1 - i as u64), &mut shared)?);
+            let bytes: u64 =
+                shared.files[first..].iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
+            // To draw some, all are counted first.
+            total_bytes += if source.num_samples.is_some() { 2 * bytes } else { bytes };
+        }
         let random = Random::new(options.seed, MIX_STREAM);
-        let each: Vec<String> = sources.iter().map(Source::settings).collect();
+        let each: Vec<String> = open.iter().map(Source::settings).collect();
         // One after the other, nothing is drawn.
         let drawn = (mix != Mix::Concat).then_some((mix, options.seed, &live));
         let settings = format!("{each:?} {drawn:?} strict: {}", options.strict);
-        Ok(Samples { sources, live, mix, random, shared, total_bytes, settings, ended: false })
+        Ok(Samples { sources: open, live, mix, random, shared, total_bytes, settings, ended: false })
     }
 
     /// All files, in order; what [`Sample::place`] and [`Skip::file`](crate::Skip::file) count.

@@ -1,6 +1,7 @@
 //! One source of data: a file or a directory's files in order, record by record; what is good of it and what is skipped.
 
 use super::bytes::{self, Counter};
+use super::draw::Draw;
 use super::files::{self, Container, FileKind, Packing};
 use super::format::{Fault, Format};
 use super::json::{Broken, JsonRows, Row, describe};
@@ -8,6 +9,7 @@ use super::json::{Broken, JsonRows, Row, describe};
 use super::table::TableRows;
 use crate::conversation::Sample;
 use crate::error::{self, Error};
+use crate::random::Random;
 use crate::skip::{Skip, Skips};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -25,12 +27,16 @@ pub struct DataSource {
     pub format: Option<Format>,
     /// Its share of the mixture, relative to the other sources' weights. None: sources come one after the other.
     pub weight: Option<f64>,
+    /// How many samples to take of it, drawn by the seed: at most once each, unless there are fewer; then each comes as
+    /// often as any other, give or take one. In the order of the files. They are counted first, so the source is read
+    /// twice. None: all.
+    pub num_samples: Option<u64>,
 }
 
 impl DataSource {
     /// A path whose records show their form.
     pub fn new(path: impl Into<PathBuf>) -> DataSource {
-        DataSource { path: path.into(), format: None, weight: None }
+        DataSource { path: path.into(), format: None, weight: None, num_samples: None }
     }
 
     /// `PATH` or `PATH:WEIGHT`. A path that exists as it stands has no weight.
@@ -39,7 +45,7 @@ impl DataSource {
     /// The weight is not a positive number.
     pub fn parse(text: &str) -> Result<DataSource, Error> {
         let (path, weight) = split_weight(text)?;
-        Ok(DataSource { path: path.into(), format: None, weight })
+        Ok(DataSource { weight, ..DataSource::new(path) })
     }
 }
 
@@ -99,6 +105,10 @@ pub(super) struct Source {
     open: Option<Open>,
     /// The first skipped record and why, for a source that has nothing else.
     first_skip: Option<String>,
+    /// Whether the files were read to their end once, to count samples.
+    skips_told: bool,
+    /// Which samples are handed out, where not all are, once.
+    draw: Option<Draw>,
 }
 
 struct Open {
@@ -118,7 +128,7 @@ enum Rows {
 
 impl Source {
     /// Finds the files, which must not have been found before.
-    pub(super) fn new(source: &DataSource, shared: &mut Shared) -> Result<Source, Error> {
+    pub(super) fn new(source: &DataSource, random: Random, shared: &mut Shared) -> Result<Source, Error> {
         let mut files = Vec::new();
         for (path, kind) in files::find(&source.path)? {
             if !shared.known.insert(path.clone()) {
@@ -128,26 +138,76 @@ impl Source {
             shared.files.push(path);
         }
         let report = SourceReport { path: source.path.clone(), format: None, samples: 0, skipped: 0, passes: 0 };
-        Ok(Source { report, format: source.format.clone(), files, next: 0, open: None, first_skip: None })
+        let draw = source.num_samples.map(|count| Draw::new(count, random));
+        Ok(Source {
+            report,
+            format: source.format.clone(),
+            files,
+            next: 0,
+            open: None,
+            first_skip: None,
+            skips_told: false,
+            draw,
+        })
     }
 
     /// How its files are read, as a text for a key: nothing that says where they are.
     pub(super) fn settings(&self) -> String {
         let kinds: Vec<FileKind> = self.files.iter().map(|(_, kind)| *kind).collect();
-        format!("{:?} {kinds:?}", self.format)
+        let drawn = self.draw.as_ref().map(Draw::settings).unwrap_or_default();
+        format!("{:?} {kinds:?}{drawn}", self.format)
     }
 
     /// Begins again.
     pub(super) fn rewind(&mut self) {
         self.next = 0;
         self.open = None;
+        if let Some(draw) = &mut self.draw {
+            draw.rewind();
+        }
     }
 
     /// The next sample; None at the end. A source without any is an error.
     pub(super) fn next_sample(&mut self, shared: &mut Shared) -> Result<Option<Sample>, Error> {
+        let next = match self.draw.take() {
+            None => self.read_sample(shared)?,
+            Some(mut draw) => {
+                let next = self.drawn_sample(&mut draw, shared);
+                self.draw = Some(draw);
+                next?
+            }
+        };
+        self.report.samples += u64::from(next.is_some());
+        match next {
+            None => self.end().map(|()| None),
+            sample => Ok(sample),
+        }
+    }
+
+    /// The next of the drawn samples.
+    fn drawn_sample(&mut self, draw: &mut Draw, shared: &mut Shared) -> Result<Option<Sample>, Error> {
+        if !draw.counted() {
+            let mut there = 0;
+            while self.read_sample(shared)?.is_some() {
+                there += 1;
+            }
+            draw.count(there);
+            (self.next, self.open, self.skips_told) = (0, None, true);
+        }
+        loop {
+            if let Some(again) = draw.again() {
+                return Ok(Some(again));
+            }
+            let Some(sample) = self.read_sample(shared)? else { return Ok(None) };
+            draw.meet(sample);
+        }
+    }
+
+    /// The next sample that the files have.
+    fn read_sample(&mut self, shared: &mut Shared) -> Result<Option<Sample>, Error> {
         loop {
             if self.open.is_none() {
-                let Some(&(file, kind)) = self.files.get(self.next) else { return self.end().map(|()| None) };
+                let Some(&(file, kind)) = self.files.get(self.next) else { return Ok(None) };
                 self.next += 1;
                 self.open = Some(self.open_file(file, kind, shared)?);
             }
@@ -160,13 +220,12 @@ impl Source {
                 }
                 Some(Ok(sample)) => {
                     self.report.format = open.format.as_ref().map(|(format, _)| format.name().into());
-                    self.report.samples += 1;
                     return Ok(Some(sample));
                 }
                 Some(Err(skipped)) => skipped,
             };
             // When a source is read again, its skips have been counted.
-            if self.report.passes == 0 {
+            if self.report.passes == 0 && !self.skips_told {
                 self.report.skipped += 1;
                 let Fault { kind, reason } = fault;
                 self.first_skip.get_or_insert_with(|| error::line(path, line, reason.as_str()).to_string());
