@@ -112,7 +112,7 @@ fn holds_a_table(folder: &Path, depth: usize) -> bool {
 fn may_use_a_gpu(args: &[OsString]) -> bool {
     let is = |arg: &OsString, text: &str| arg.as_os_str() == OsStr::new(text);
     let no_gpu = args.iter().any(|arg| is(arg, "--help") || is(arg, "-h") || is(arg, "--device=cpu"))
-        || args.first().is_some_and(|arg| is(arg, "cpu"));
+        || args.first().is_some_and(|arg| is(arg, "cpu") || is(arg, "data"));
     !no_gpu && !args.windows(2).any(|pair| is(&pair[0], "--device") && is(&pair[1], "cpu"))
 }
 
@@ -147,6 +147,7 @@ mod tests {
             ("--device cpu --steps 3", false),
             ("--device=cpu", false),
             ("cpu --threads 2", false),
+            ("data --model m", false),
             ("--help", false),
         ] {
             let words: Vec<OsString> = args.split_whitespace().map(Into::into).collect();

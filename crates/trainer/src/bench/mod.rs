@@ -1,6 +1,7 @@
 //! `megatrain bench`: this machine's speed at whole steps, and at what they are made of.
 
 mod cpu;
+mod data;
 mod machine;
 mod ops;
 mod step;
@@ -14,6 +15,8 @@ use clap::Subcommand;
 pub enum BenchCommand {
     /// Whole steps on the processor, beside its matrix-product peak and, if a command for it is given, a peer.
     Cpu(cpu::BenchOptions),
+    /// Files into tokens and steps, beside what a GPU takes and, if a command for it is given, a peer.
+    Data(data::DataBenchOptions),
     /// The figures of this machine that the simulator needs, for `megatrain plan --profile`.
     Machine(machine::MachineOptions),
     /// Every op at the shapes of a model, beside what the device's memory or arithmetic allows.
@@ -29,6 +32,7 @@ pub enum BenchCommand {
 pub fn run(command: &BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Cpu(options) => cpu::run(options),
+        BenchCommand::Data(options) => data::run(options),
         BenchCommand::Machine(options) => machine::run(options),
         BenchCommand::Ops(options) => ops::run(options),
         BenchCommand::Step(options) => step::run(options),

@@ -7,11 +7,14 @@ use crate::progress;
 use anyhow::{Context, Result};
 use megatrain_base::fmt_bytes;
 use megatrain_data::{CacheKey, DataSource, KeyBuilder, Samples, TokenCache, TokenWriter};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// Files of fewer bytes in all are read anew each time: that takes less than a second or two.
 const MIN_BYTES: u64 = 1 << 20;
+
+/// The program that runs, also where it was replaced on disk.
+const PROGRAM: &str = "/proc/self/exe";
 
 /// The keys under which the documents of a data set may be kept.
 struct Keys {
@@ -30,7 +33,8 @@ impl Reader {
         let samples = self.samples(sources)?;
         let files = samples.files().to_vec();
         let (_, total_bytes) = samples.progress();
-        let Some(cache) = self.cache.as_ref().filter(|_| total_bytes >= MIN_BYTES) else {
+        let Some(cache) = self.cache.as_ref().filter(|_| total_bytes >= MIN_BYTES && Path::new(PROGRAM).exists())
+        else {
             let mut writer = TokenWriter::in_memory(&files);
             let report = self.read_all(samples, &mut writer, what)?;
             return Ok(Data { documents: writer.finish()?, report });
@@ -70,11 +74,12 @@ impl Reader {
         Ok(Data { documents, report })
     }
 
-    /// What the documents depend on: files, how they are read and mixed, tokenizer and vocabulary; and for all that is no
+    /// What the documents depend on: this very program, since another build may read, render or encode otherwise; files, how they are read and mixed, tokenizer and vocabulary; and for all that is no
     /// text: template, masks, lengths and, where the template prints it, the date.
     fn keys(&self, samples: &Samples) -> Result<Keys> {
         let bar = progress::bar(samples.progress().1, "looking for tokens in the cache");
         let mut key = KeyBuilder::new();
+        key.file(Path::new(PROGRAM), |_| ())?;
         samples.add_to_key(&mut key, |bytes| bar.inc(bytes))?;
         bar.finish_and_clear();
         key.text(&format!("vocabulary {}", self.vocab));
@@ -145,7 +150,6 @@ mod tests {
     use std::collections::HashSet;
     use std::fmt::Write;
     use std::fs;
-    use std::path::Path;
     use std::sync::Arc;
 
     const SEQ_LEN: usize = 128;
