@@ -55,6 +55,8 @@ impl Words {
 pub(crate) fn map(file: &File) -> std::io::Result<Mmap> {
     // SAFETY: a map is a slice only as long as nobody changes the file beneath it. Token files are written once, under a name
     // of the writing process's own, mapped when they are complete, and never written again: who wants the room or the name
-    // unlinks or renames, which leaves the file as it is while it is mapped.
+    // unlinks or renames, which leaves the file as it is while it is mapped. NFS promises that only among the processes of one
+    // machine; after another one has removed the file there, a page that is no longer in memory ends the process (SIGBUS), but
+    // never changes beneath the slice.
     unsafe { Mmap::map(file) }
 }

@@ -27,7 +27,7 @@ const HEAD_BYTES: usize = 64;
 const ENTRY_BYTES: usize = 32;
 const TAIL_BYTES: usize = 48 + 16;
 
-/// What is written at a time.
+/// What is written at a time, at the least.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// What may wait to reach the disk. So the wait at the end is short, and a full disk is noticed in time.
@@ -87,6 +87,8 @@ impl Writer {
                 Err(e) => return Err(e),
             }
         };
+        // So that others see that it is being written. Where that cannot be, they see it by its age.
+        let _ = file.try_lock();
         let hash = Box::new(XxHash3_128::new());
         let mut writer = Writer { file, name, hash, pending: Vec::new(), words: 0, words_sum: None, unsynced_bytes: 0 };
         writer.pending.extend(head());
@@ -100,9 +102,7 @@ impl Writer {
 
     /// Appends words. After an error, all of them can be had by [`Writer::read_back`].
     pub fn append(&mut self, words: &[i32]) -> io::Result<()> {
-        for piece in words.chunks(PIECE_BYTES / 4) {
-            self.pending.extend(piece.iter().flat_map(|word| word.to_le_bytes()));
-        }
+        self.pending.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         if self.pending.len() >= PIECE_BYTES { self.flush_words() } else { Ok(()) }
     }
 

@@ -14,14 +14,18 @@ pub use key::{CacheKey, KeyBuilder};
 pub use writer::TokenWriter;
 
 use crate::document::Documents;
-use std::fs::File;
+use std::ffi::OsString;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// Files together take this much at most; the ones that were not used for longest go first.
 const MAX_BYTES: u64 = 32 << 30;
 
-/// A file that has been written to for no longer than this may still be finished.
+/// A file that nobody has locked and that is younger than this may be about to be locked.
+const UNLOCKED: Duration = Duration::from_secs(60);
+
+/// Where files cannot be locked, one that was written to within this time may still be finished.
 const UNFINISHED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A folder of tokenized documents.
@@ -35,11 +39,19 @@ impl TokenCache {
     /// The folder `tokens` of what MEGATRAIN_CACHE names, of `megatrain` in XDG_CACHE_HOME, or of `~/.cache/megatrain`. None if
     /// MEGATRAIN_CACHE is `off`, or there is no home.
     pub fn from_env() -> Option<TokenCache> {
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        TokenCache::from_variables(|name| std::env::var_os(name))
+    }
+
+    fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Option<TokenCache> {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let base = match set("MEGATRAIN_CACHE") {
             Some(off) if off.as_os_str() == "off" => return None,
             Some(folder) => folder,
-            None => set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?.join("megatrain"),
+            // The XDG specification has relative paths ignored.
+            None => set("XDG_CACHE_HOME")
+                .filter(|path| path.is_absolute())
+                .or_else(|| Some(set("HOME")?.join(".cache")))?
+                .join("megatrain"),
         };
         Some(TokenCache::at(base.join("tokens")))
     }
@@ -106,11 +118,16 @@ impl TokenCache {
         }
     }
 
-    /// Removes what runs left behind that were killed while they wrote.
+    /// Removes what runs left behind that were killed while they wrote: who writes a file has it locked.
     fn remove_unfinished(&self) {
         let now = SystemTime::now();
         for (written, _, path) in self.files("new") {
-            if now.duration_since(written).is_ok_and(|age| age > UNFINISHED) {
+            let allowed = match File::open(&path).map(|file| file.try_lock()) {
+                Ok(Ok(())) => UNLOCKED,
+                Ok(Err(TryLockError::WouldBlock)) => continue,
+                Ok(Err(TryLockError::Error(_))) | Err(_) => UNFINISHED,
+            };
+            if now.duration_since(written).is_ok_and(|age| age > allowed) {
                 // Another run may have removed it.
                 let _ = std::fs::remove_file(&path);
             }
@@ -148,6 +165,25 @@ mod tests {
 
     fn key(text: &str) -> CacheKey {
         KeyBuilder::new().text(text).finish()
+    }
+
+    #[test]
+    fn the_environment_names_the_folder() {
+        let folder = |variables: &[(&str, &str)]| {
+            let variable = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into());
+            TokenCache::from_variables(variable).map(|cache| cache.folder.display().to_string())
+        };
+        let home = ("HOME", "/me");
+        for (variables, expected) in [
+            (&[("MEGATRAIN_CACHE", "/x"), home][..], Some("/x/tokens")),
+            (&[("MEGATRAIN_CACHE", "off"), home], None),
+            (&[("MEGATRAIN_CACHE", ""), home], Some("/me/.cache/megatrain/tokens")),
+            (&[("XDG_CACHE_HOME", "/cache"), home], Some("/cache/megatrain/tokens")),
+            (&[("XDG_CACHE_HOME", "relative"), home], Some("/me/.cache/megatrain/tokens")),
+            (&[], None),
+        ] {
+            assert_eq!(folder(variables).as_deref(), expected, "{variables:?}");
+        }
     }
 
     #[test]
@@ -215,15 +251,25 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_go_when_they_are_old() {
+    fn leftovers_go_and_what_is_being_written_stays() {
         let dir = tempfile::tempdir().unwrap();
-        for (name, age) in [("1-0.new", UNFINISHED * 2), ("2-0.new", UNFINISHED / 2)] {
+        let cache = TokenCache::at(dir.path());
+        let made = [("1-0.new", UNLOCKED * 2), ("2-0.new", UNLOCKED / 2), ("3-0.new", UNFINISHED * 2)];
+        let files = made.map(|(name, age)| {
             let file = File::create(dir.path().join(name)).unwrap();
             file.set_modified(SystemTime::now() - age).unwrap();
+            file
+        });
+        files[2].lock().unwrap();
+        let mut slow = cache.writer(documents().files());
+        // The writer's, which is the only one that is not empty, has been waiting for long.
+        for (_, _, path) in cache.files("new").into_iter().filter(|(_, len, _)| *len > 0) {
+            File::open(path).unwrap().set_modified(SystemTime::now() - UNFINISHED * 2).unwrap();
         }
-        store(&TokenCache::at(dir.path()), "x", &documents(), "");
-        let there = ["1-0.new", "2-0.new"].map(|name| dir.path().join(name).exists());
-        assert_eq!(there, [false, true]);
+        store(&cache, "x", &documents(), "");
+        assert_eq!(made.map(|(name, _)| dir.path().join(name).exists()), [false, true, true]);
+        slow.append(&documents()).unwrap();
+        assert!(slow.keep(key("y"), "").unwrap().1.is_none(), "its file is still there");
     }
 
     #[test]
