@@ -45,7 +45,7 @@ impl Skips {
         for (kind, count) in other.totals {
             *self.totals.entry(kind).or_default() += count;
         }
-        let room = MAX_LISTED_SKIPS - self.listed.len();
+        let room = MAX_LISTED_SKIPS.saturating_sub(self.listed.len());
         self.listed.extend(other.listed.into_iter().take(room));
     }
 

@@ -99,38 +99,44 @@ fn names_may_have_weights_and_must_be_known() {
     assert!(error.ends_with("dataset_info.json: there is no data set \"c\"; there are b, a:1"), "{error}");
 }
 
-/// Lines of the samples that are handed out, of a file of ten good ones and two bad.
-fn drawn(num_samples: u64, seed: u64) -> Vec<u64> {
+/// Draws so many samples of a file of ten good lines and two bad by a seed: the lines of what is handed out.
+fn drawing(num_samples: u64) -> impl Fn(u64) -> Vec<u64> {
     let entry = json!({"file_name": "a.jsonl", "columns": {"prompt": "text"}, "num_samples": num_samples});
     let (dir, registry) = registry(&json!({"set": entry}));
     let lines = (0..12).map(|i| if i % 6 == 0 { "{\"text\": \"\"}\n" } else { "{\"text\": \"t\"}\n" });
     fs::write(dir.path().join("a.jsonl"), lines.collect::<String>()).unwrap();
-    let options = SampleOptions { seed, ..SampleOptions::default() };
-    let mut samples = Samples::new(&[registry.source("set").unwrap()], &options).unwrap();
-    let lines: Vec<u64> = samples.by_ref().map(|sample| sample.unwrap().place().1).collect();
-    assert_eq!((samples.skips().total(), samples.reports().next().unwrap().skipped), (2, 2), "told once");
-    assert_eq!((samples.reports().next().unwrap().samples, samples.reports().next().unwrap().passes), (num_samples, 1));
-    assert_eq!(samples.progress().0, samples.progress().1);
-    lines
+    let source = registry.source("set").unwrap();
+    move |seed| {
+        assert!(dir.path().exists(), "it lives as long as this");
+        let options = SampleOptions { seed, ..SampleOptions::default() };
+        let mut samples = Samples::new(std::slice::from_ref(&source), &options).unwrap();
+        let lines: Vec<u64> = samples.by_ref().map(|sample| sample.unwrap().place().1).collect();
+        let report = samples.reports().next().unwrap();
+        assert_eq!((samples.skips().total(), report.skipped), (2, 2), "told once");
+        assert_eq!((report.samples, report.passes), (num_samples, 1));
+        assert_eq!(samples.progress().0, samples.progress().1);
+        lines
+    }
 }
 
 #[test]
 fn as_many_samples_are_drawn_as_were_asked_for() {
+    let (four, more) = (drawing(4), drawing(23));
     let good = [2, 3, 4, 5, 6, 8, 9, 10, 11, 12];
-    assert_eq!(drawn(10, 1), good);
+    assert_eq!(drawing(10)(1), good);
     for seed in 0..20 {
-        let some = drawn(4, seed);
+        let some = four(seed);
         assert!(some.len() == 4 && some.is_sorted() && some.iter().all(|line| good.contains(line)), "{some:?}");
         assert!(some.windows(2).all(|pair| pair[0] < pair[1]), "none twice: {some:?}");
-        let more = drawn(23, seed);
+        let more = more(seed);
         assert_eq!(more.len(), 23);
         assert!(good.iter().all(|line| [2, 3].contains(&more.iter().filter(|l| *l == line).count())), "{more:?}");
     }
-    assert_eq!(drawn(4, 1), drawn(4, 1));
-    assert_ne!(drawn(4, 1), drawn(4, 2));
+    assert_eq!(four(1), four(1));
+    assert_ne!(four(1), four(2));
     // Every sample is as likely as any other: of 2000 draws of 4 in 10, 800 with a standard deviation of 22.
     let mut counts = [0; 13];
-    (0..2000).flat_map(|seed| drawn(4, seed)).for_each(|line| counts[line as usize] += 1);
+    (0..2000).flat_map(&four).for_each(|line| counts[line as usize] += 1);
     assert!(good.iter().all(|&line| (690..=910).contains(&counts[line as usize])), "{counts:?}");
 }
 
@@ -166,7 +172,7 @@ fn descriptions_that_ask_for_more_are_refused() {
         ),
         (
             json!({"file_name": "a", "fromatting": "sharegpt"}),
-            "\"fromatting\" is no known key; there are file_name, formatting, columns and tags",
+            "\"fromatting\" is no known key; there are file_name, formatting, columns, tags and num_samples",
         ),
         (
             json!({"file_name": "a", "formatting": "chatml"}),

@@ -463,7 +463,7 @@ const SOURCES: &[Row] = &[
         "a misspelt key",
         |s| s.write("dataset_info.json", r#"{"mine": {"file_name": "data.txt", "formating": "sharegpt"}}"#),
         "data preview --model @/model --dataset mine --dataset-dir @",
-        "--dataset: @/dataset_info.json: data set \"mine\": \"formating\" is no known key; there are file_name, formatting, columns and tags",
+        "--dataset: @/dataset_info.json: data set \"mine\": \"formating\" is no known key; there are file_name, formatting, columns, tags and num_samples",
     ),
     (
         "a template with a mistake",

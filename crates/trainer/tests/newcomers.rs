@@ -41,7 +41,7 @@ const NEWCOMERS: &[Row] = &[
         "a data set on the hub",
         AS_IS,
         "train --model @/model --data tatsu-lab/alpaca --out @/out",
-        "tatsu-lab/alpaca: no such file or directory. A data set on the Hugging Face hub is downloaded first: `hf download tatsu-lab/alpaca --repo-type dataset --local-dir alpaca`, then --data alpaca",
+        "tatsu-lab/alpaca: no such file or directory. A data set on the Hugging Face hub is downloaded first: `hf download tatsu-lab/alpaca --repo-type dataset --local-dir alpaca`, then give alpaca",
     ),
     (
         "a wrong model",

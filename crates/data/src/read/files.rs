@@ -67,7 +67,7 @@ fn absent(path: &Path) -> String {
         None => "no such file or directory; check the path".to_owned(),
         Some((_, name)) => format!(
             "no such file or directory. A data set on the Hugging Face hub is downloaded first: `hf download {text} \
-             --repo-type dataset --local-dir {name}`, then --data {name}"
+             --repo-type dataset --local-dir {name}`, then give {name}"
         ),
     }
 }

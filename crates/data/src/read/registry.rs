@@ -110,7 +110,7 @@ fn check_key(key: &str, value: &Value) -> Result<(), String> {
             "\"{key}\" is a choice on a hub, and this is a local file; leave it out, or name the file that is meant"
         )),
         "split" => Err("\"split\" is not supported; make a file of the records that are meant".to_owned()),
-        _ => Err(format!("\"{key}\" is no known key; there are file_name, formatting, columns and tags")),
+        _ => Err(format!("\"{key}\" is no known key; there are file_name, formatting, columns, tags and num_samples")),
     }
 }
 

@@ -11,6 +11,10 @@ use std::path::PathBuf;
 /// The stream of [`Random`] that chooses sources; epochs use the numbers from 0 on.
 const MIX_STREAM: u64 = u64::MAX - 1;
 
+/// The stream that draws the first source's `num_samples`; later sources use the numbers above it. Far from epochs, which count
+/// up from 0, and from the windows of a stream, which count down from below [`MIX_STREAM`].
+const DRAW_STREAM: u64 = 1 << 63;
+
 /// How several sources become one, by the names that LLaMA-Factory's `mix_strategy` has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mix {
@@ -106,7 +110,7 @@ impl Samples {
         let mut open = Vec::new();
         for (i, source) in sources.iter().enumerate() {
             let first = shared.files.len();
-            open.push(Source::new(source, Random::new(options.seed, MIX_STREAM - 1 - i as u64), &mut shared)?);
+            open.push(Source::new(source, Random::new(options.seed, DRAW_STREAM + i as u64), &mut shared)?);
             let bytes: u64 =
                 shared.files[first..].iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
             // To draw some, all are counted first.
