@@ -105,11 +105,15 @@ fn whole(options: &TrainOptions, shape: StepShape, reader: &Reader, work: &Path)
     let (tokens, seconds) = (data.documents.tokens(), begun.elapsed().as_secs_f64());
     row("read and encoded", tokens, seconds, "");
 
-    let reader = reader.with_cache(Some(TokenCache::at(work.join("tokens"))));
+    let folder = work.join("tokens");
+    let reader = reader.with_cache(Some(TokenCache::at(&folder)));
     reader.read(&sources, "reading data for the cache")?;
     let begun = Instant::now();
     let cached = reader.read(&sources, "reading data")?;
-    row("from the cache", cached.documents.tokens(), begun.elapsed().as_secs_f64(), "");
+    match folder.exists() {
+        true => row("from the cache", cached.documents.tokens(), begun.elapsed().as_secs_f64(), ""),
+        false => tell!("{:<22} files this small are not kept there", "from the cache"),
+    }
     if cached.documents != data.documents {
         bail!("the cache gave other documents than the files");
     }
