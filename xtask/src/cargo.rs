@@ -108,7 +108,7 @@ fn holds_a_table(folder: &Path, depth: usize) -> bool {
     })
 }
 
-/// False where the arguments ask for help or for the CPU.
+/// False where the arguments ask for help, for the CPU, or for a benchmark that has no use for a GPU.
 fn may_use_a_gpu(args: &[OsString]) -> bool {
     let is = |arg: &OsString, text: &str| arg.as_os_str() == OsStr::new(text);
     let no_gpu = args.iter().any(|arg| is(arg, "--help") || is(arg, "-h") || is(arg, "--device=cpu"))

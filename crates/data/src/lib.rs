@@ -2,7 +2,8 @@
 //!
 //! [`read()`] turns paths into [`Documents`], [`Packer`] cuts, shuffles and packs those into [`Sequence`]s of a length,
 //! [`Batches`] hands them out step by step and can be resumed, [`MicroBatch`] lays some of them into arrays of a fixed
-//! size. [`StreamBatches`] does all of it with data that is read meanwhile. Everything is a function of the files, the options and the seed: never of time or the number of threads.
+//! size. [`StreamBatches`] does all of it with data that is read meanwhile. Everything is a function of the files, the options
+//! and the seed: never of time or the number of threads.
 //!
 //! This crate knows nothing of models, memory plans or devices.
 

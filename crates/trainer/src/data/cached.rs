@@ -74,8 +74,9 @@ impl Reader {
         Ok(Data { documents, report })
     }
 
-    /// What the documents depend on: this very program, since another build may read, render or encode otherwise; files, how they are read and mixed, tokenizer and vocabulary; and for all that is no
-    /// text: template, masks, lengths and, where the template prints it, the date.
+    /// What the documents depend on: this very program, since another build may read, render or encode otherwise; files, how
+    /// they are read and mixed, tokenizer and vocabulary; and for all that is no text: template, masks, lengths and, where
+    /// the template prints it, the date.
     fn keys(&self, samples: &Samples) -> Result<Keys> {
         let bar = progress::bar(samples.progress().1, "looking for tokens in the cache");
         let mut key = KeyBuilder::new();

@@ -21,7 +21,7 @@ const RECORDS_AT_A_TIME: usize = 1024;
 /// and about so many bytes of them: records may be books.
 const BYTES_AT_A_TIME: usize = 8 << 20;
 
-/// Bytes that a token has at the least, in most languages.
+/// Bytes that a token has, about: so many bytes are taken for the room of a token.
 const BYTES_PER_TOKEN: u64 = 4;
 
 /// Documents, and what is to be known about them.
