@@ -143,10 +143,10 @@ impl Scene {
         }
     }
 
-    /// The binary with these arguments, to be started.
+    /// The binary with these arguments, to be started. Tokens are not kept.
     pub fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_megatrain"));
-        command.args(self.args(line)).current_dir(self.dir.path());
+        command.args(self.args(line)).current_dir(self.dir.path()).env("MEGATRAIN_CACHE", "off");
         command
     }
 
