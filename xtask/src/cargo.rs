@@ -88,6 +88,10 @@ fn names_a_table(args: &[OsString]) -> bool {
             "--data" | "--eval-data" | "--dataset-dir" => {
                 paths.iter().any(|path| is_table(path) || holds_a_table(path, 4))
             }
+            "--dataset" | "--eval-dataset" => {
+                !args.iter().any(|arg| arg.to_string_lossy().starts_with("--dataset-dir"))
+                    && holds_a_table(Path::new("data"), 4)
+            }
             "--config" => std::fs::read_to_string(value).is_ok_and(|t| t.contains(".parquet") || t.contains(".arrow")),
             _ => false,
         };
@@ -96,7 +100,7 @@ fn names_a_table(args: &[OsString]) -> bool {
 }
 
 fn is_table(path: &Path) -> bool {
-    path.extension().is_some_and(|x| x == "parquet" || x == "arrow")
+    path.extension().is_some_and(|x| ["parquet", "arrow"].iter().any(|table| x.eq_ignore_ascii_case(table)))
 }
 
 /// Looks so many folders deep, the folder itself included.
@@ -181,6 +185,7 @@ mod tests {
             ("--data a.json x.parquet --steps 3", true),
             ("--eval-data=x.arrow", true),
             ("--data x.parquet:0.3 y.json:0.7", true),
+            ("--data X.PARQUET", true),
             ("--data @/data", true),
             ("--data @/data:2 @/json:1", true),
             ("--dataset a --dataset-dir @/data", true),

@@ -176,6 +176,15 @@ const WRONG: &[Row] = &[
         "{train} --streaming --steps 2 --held-out 0.1",
         &["--held-out chooses among all documents", "give --eval-data FILE"],
     ),
+    (
+        "a draw among all records",
+        |s| {
+            s.write("data.jsonl", "{\"instruction\": \"a\", \"output\": \"b\"}\n".repeat(9));
+            s.write("dataset_info.json", r#"{"nine": {"file_name": "data.jsonl", "num_samples": 3}}"#);
+        },
+        "train --model @/model --dataset nine --dataset-dir @ --out @/out --template chatml --streaming --steps 2",
+        &["@/data.jsonl: \"num_samples\" of dataset_info.json", "--streaming", "leave out one"],
+    ),
     ("a window without a stream", AS_IS, "{train} --buffer-size 9", &["--buffer-size is the size", "--streaming"]),
     ("no room", AS_IS, "{train} --streaming --steps 2 --buffer-size 0", &["--buffer-size 0 leaves no room"]),
     ("no data", AS_IS, "train --streaming --steps 2 --out @/out", &["--streaming reads data", "--data FILES"]),

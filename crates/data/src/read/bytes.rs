@@ -84,14 +84,11 @@ pub(super) fn open(path: &Path, packing: Packing, counter: &Counter) -> Result<B
 
 /// What a file is that begins like this, if it is no text and it shows.
 fn no_text(start: &[u8]) -> Option<&'static str> {
-    let known: [(&[u8], &str); 8] = [
+    let known: [(&[u8], &str); 5] = [
         (
             b"version https://git-lfs",
             "this is a Git LFS pointer, not the file itself; run `git lfs pull` to fetch that",
         ),
-        (b"<!DOCTYPE", "this is a web page, not data; download the file itself"),
-        (b"<!doctype", "this is a web page, not data; download the file itself"),
-        (b"<html", "this is a web page, not data; download the file itself"),
         (b"\x1f\x8b", "this is packed with gzip; name it .jsonl.gz, .json.gz or .txt.gz"),
         (b"PK\x03\x04", "this is a ZIP archive; unpack it"),
         (b"PAR1", "this is a Parquet table; name it .parquet"),

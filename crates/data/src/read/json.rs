@@ -54,6 +54,7 @@ impl JsonRows {
             JsonRows { path: path.to_owned(), reader, shape: Shape::Lines, offset: mark_bytes, line: 1, text };
         match rows.skip_space().map_err(error::io(path, "reading"))? {
             None => return Err(error::file(path, "the file is empty; remove it or leave it out")),
+            Some(b'<') => return Err(error::file(path, "this is a web page, not data; download the file itself")),
             Some(b'[') => {
                 rows.consume(1);
                 rows.shape = Shape::Array { begun: false };

@@ -57,6 +57,13 @@ impl Streamed {
         reader: Reader,
         shape: StepShape,
     ) -> Result<Streamed> {
+        if let Some(source) = sources.iter().find(|source| source.num_samples.is_some()) {
+            bail!(
+                "{}: \"num_samples\" of dataset_info.json draws among all records, and --streaming does not have them; leave \
+                 out one of the two",
+                source.path.display()
+            );
+        }
         let samples = reader.samples(&sources)?;
         let (files, (_, bytes)) = (samples.files().to_vec(), samples.progress());
         let buffer_size = options.buffer_size.unwrap_or(BUFFER_SIZE);
