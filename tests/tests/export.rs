@@ -57,7 +57,7 @@ fn rig(source: &Source, dtype: DType) -> Rig {
 
 fn export(rig: &Rig, source: &Source, to: &Path) {
     let dir = source.dir.as_ref();
-    weights::export(rig.session(), to, dir, &source.config, source.export_dtype(), source.extras()).unwrap();
+    weights::export(rig.session(), to, dir, &source.config, None, source.extras()).unwrap();
 }
 
 /// huggingface/transformers#30202, vllm-project/vllm#6758

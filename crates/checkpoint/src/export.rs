@@ -159,6 +159,21 @@ impl<'a> ExportPlan<'a> {
         Ok(ExportPlan { source: None, files, index, extras: Vec::new() })
     }
 
+    /// With all weights in one element type, whatever the source has. Its config.json is the caller's.
+    pub fn with_dtype(mut self, dtype: FloatDType) -> Self {
+        for tensor in self.files.iter_mut().flat_map(|file| &mut file.tensors) {
+            if let Content::Produced { dtype: produced, .. } = &mut tensor.content {
+                *produced = dtype;
+                tensor.dtype = FileDType::Float(dtype);
+            }
+        }
+        let total_bytes = self.weight_bytes();
+        if let Some(total) = self.index.as_mut().and_then(|index| index.pointer_mut("/metadata/total_size")) {
+            *total = total_bytes.into();
+        }
+        self
+    }
+
     /// Adds a file, such as a tokenizer for a model that comes from no directory. Wins over the source's.
     pub fn with_file(mut self, name: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Self {
         self.extras.push((name.into(), bytes.into()));

@@ -4,7 +4,7 @@ mod common;
 
 use common::{dir_of, file, index, ramp, raw, text};
 use megatrain_checkpoint::{
-    Alias, Error, Expected, ExportPlan, ExportTensor, FloatDType, MAX_SHARD_BYTES, ModelDir, check_target,
+    Alias, Error, Expected, ExportPlan, ExportTensor, FileDType, FloatDType, MAX_SHARD_BYTES, ModelDir, check_target,
 };
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
@@ -63,6 +63,25 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
         (entry.file_name().to_string_lossy().into_owned(), fs::read(entry.path()).unwrap_or_default())
     };
     fs::read_dir(dir).unwrap().map(|entry| read(entry.unwrap())).collect()
+}
+
+#[test]
+fn all_weights_may_be_saved_in_another_type() {
+    let dir = source();
+    let model = ModelDir::open(dir.path()).unwrap();
+    let values = values(&model);
+    let (expected, aliases) = expected();
+    let plan = ExportPlan::like(&model, &expected, &aliases).unwrap().with_dtype(FloatDType::F32);
+    let out = tempfile::tempdir().unwrap();
+    plan.write(&out.path().join("m"), model.config(), &mut from(&values)).unwrap();
+    let saved = ModelDir::open(out.path().join("m")).unwrap();
+    saved.check(&expected, &aliases).unwrap();
+    assert_eq!(self::values(&saved), values);
+    for name in ["a", "embed", "head", "z"] {
+        assert_eq!(saved.get(name).unwrap().dtype, FileDType::Float(FloatDType::F32), "{name}");
+    }
+    let index: Value = serde_json::from_slice(&fs::read(out.path().join("m").join(INDEX)).unwrap()).unwrap();
+    assert_eq!(index["metadata"]["total_size"], 4 * (5 + 6 + 6 + 1_100_000 + 2));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::words::Words;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use twox_hash::XxHash3_128;
 
 /// The target that means "nothing is trained here", as in PyTorch's cross entropy.
 pub const IGNORE: i32 = -100;
@@ -31,6 +32,18 @@ pub struct Document<'a> {
 }
 
 impl Document<'_> {
+    /// A hash of tokens and labels, by which equal documents are found.
+    fn fingerprint(&self) -> u128 {
+        let mut hash = XxHash3_128::new();
+        let mut write = |ids: &[i32]| {
+            hash.write(&(ids.len() as u64).to_le_bytes());
+            ids.iter().for_each(|id| hash.write(&id.to_le_bytes()));
+        };
+        write(self.tokens);
+        write(self.labels.unwrap_or_default());
+        hash.finish_128()
+    }
+
     /// How many tokens of `tokens[start..end]`, taken alone, are predicted from the ones before them.
     pub fn targets(&self, start: usize, end: usize) -> u64 {
         let first = (start + 1).min(end);
@@ -146,7 +159,8 @@ impl Documents {
 
     /// Sets about `fraction` of the tokens apart: `(training, held out)`, neither empty and nothing in both.
     ///
-    /// Documents are drawn in a seeded order and taken while they fit the fraction; each part keeps file order. Where
+    /// Documents are drawn in a seeded order and taken while they fit the fraction; each part keeps file order. Equal ones,
+    /// such as a record that a mixture repeats, stay together: what was learnt by heart would say nothing as evaluation. Where
     /// no document fits (one long text), the end of the longest text is cut off instead. The choice depends on the
     /// documents, the fraction and the seed alone.
     ///
@@ -160,10 +174,17 @@ impl Documents {
         let mut order: Vec<usize> = (0..self.len()).collect();
         Random::new(seed, HELD_OUT_STREAM).shuffle(&mut order);
         let (mut held, mut taken) = (vec![false; self.len()], 0);
-        for i in order {
-            let tokens = self.entries[i].len;
+        // By content, and within it by rank in that order; then the groups of equal ones by the first rank of each.
+        let mut ranked: Vec<(u128, usize)> =
+            order.iter().enumerate().map(|(rank, &i)| (self.get(i).fingerprint(), rank)).collect();
+        ranked.sort_unstable();
+        let mut equal_ones: Vec<&[(u128, usize)]> = ranked.chunk_by(|a, b| a.0 == b.0).collect();
+        equal_ones.sort_unstable_by_key(|equal| equal[0].1);
+        for equal in equal_ones {
+            let documents = || equal.iter().map(|&(_, rank)| order[rank]);
+            let tokens: u64 = documents().map(|i| self.entries[i].len).sum();
             if taken + tokens <= wanted {
-                held[i] = true;
+                documents().for_each(|i| held[i] = true);
                 taken += tokens;
             }
         }
@@ -181,7 +202,9 @@ impl Documents {
         // The first of the longest, so that equal lengths leave no choice.
         let long = entries.iter_mut().rev().filter(|entry| !entry.labelled && entry.len >= wanted + 2);
         let Some(longest) = long.max_by_key(|entry| entry.len) else {
-            let problem = format!("the data is too small to hold {fraction} of it out; give more data");
+            let problem = format!(
+                "the data is too small to hold {fraction} of it out, equal documents together; give more data or a larger share"
+            );
             return Err(Error::Invalid(problem));
         };
         longest.len -= wanted;
@@ -345,5 +368,26 @@ mod tests {
         assert_eq!(docs.iter().map(|doc| doc.targets(0, doc.tokens.len())).collect::<Vec<_>>(), [2, 1, 0]);
         let (train, held) = docs.split_held_out(0.5, 1).unwrap();
         assert!(Arc::ptr_eq(&train.words, &held.words));
+    }
+
+    #[test]
+    fn what_is_held_out_is_not_learnt_as_a_copy() {
+        // As a mixture repeats records: each of 20 comes 5 times; with others between that come once.
+        let lines = |copies: usize| {
+            let repeated = (0..20).flat_map(move |i| (0..copies).map(move |_| (vec![1, i, 3], vec![IGNORE, i, 3])));
+            let once = (100..200).map(|i| (vec![1, i, 3], vec![IGNORE, i, 3]));
+            Documents::from_lines("a", repeated.chain(once)).unwrap()
+        };
+        for seed in 0..5 {
+            let (train, held) = lines(5).split_held_out(0.25, seed).unwrap();
+            assert_eq!((train.len() + held.len(), held.len()), (200, 50));
+            assert!(held.iter().all(|doc| train.iter().all(|other| other.tokens != doc.tokens)));
+            let copies = held.iter().filter(|doc| doc.tokens[1] < 20).count();
+            assert!(copies > 0 && copies % 5 == 0, "{copies}");
+        }
+        // Labels count.
+        let pair = [(vec![1, 2], vec![IGNORE, 2]), (vec![1, 2], vec![1, 2])];
+        let (train, held) = Documents::from_lines("a", pair).unwrap().split_held_out(0.5, 0).unwrap();
+        assert_eq!((train.len(), held.len()), (1, 1));
     }
 }

@@ -133,7 +133,7 @@ fn openai_messages_have_parts_calls_names_and_weights() {
             {"role": "assistant", "content": null, "tool_calls": [
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}},
                 {"id": "2", "type": "function", "function": {"name": "g", "arguments": ""}}
-            ], "weight": 0},
+            ], "weight": 0, "loss": false},
             {"role": "tool", "tool_call_id": "1", "name": "f", "content": "one"},
             {"role": "tool", "tool_call_id": "2", "content": "two"},
             {"role": "assistant", "content": "c", "reasoning_content": "hm", "tool_calls": [], "train": true},
@@ -403,6 +403,11 @@ fn a_bad_record_is_skipped_with_its_line_and_reason() {
             r#"message 2: "train" and "weight" disagree"#,
         ),
         (
+            r#"{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "train": true, "loss": false}]}"#,
+            "wrong kind of field",
+            r#"message 2: "train" and "loss" disagree"#,
+        ),
+        (
             r#"{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "train_detail": []}]}"#,
             "unsupported field",
             r#"message 2: "train_detail" is not supported; split the message or use "train""#,
@@ -491,6 +496,10 @@ fn what_is_no_record_is_an_error_with_its_line_and_skipped_where_that_is_wished(
             "a.json:3: not valid JSON: the file ends inside this record; is it cut off?",
         ),
         ("[{\"text\": \"a\"},\n{\"text\":\n\n x}]", "a.json:4: not valid JSON: expected value (column 2)"),
+        (
+            "{\"data\": [{\"text\": \"a\"}]}",
+            "a.json:1: the record has a list of records in its \"data\"; give a file of that list alone, or a record a line",
+        ),
         (
             "{\"data\": [1], \"n\": 2}",
             "a.json:1: the record has only \"data\", \"n\"; needed are \"messages\", \"conversations\", \"instruction\" and \"output\", \"prompt\" and \"completion\", \"text\" or \"input_ids\"; other keys can be mapped in a dataset_info.json",

@@ -153,6 +153,22 @@ fn every_wrong_file_is_named_with_its_line_and_reason() {
             b"{\"input_ids\": [1, 2], \"attention_mask\": [1, 0]}",
             "a.jsonl:1: \"attention_mask\" has zeros; remove the padding from the record",
         ),
+        (
+            "a.jsonl",
+            b"{\"input_ids\": [1, 2], \"attention_mask\": [true, false]}",
+            "a.jsonl:1: \"attention_mask\" has zeros; remove the padding from the record",
+        ),
+        (
+            "a.jsonl",
+            b"{\"input_ids\": [1, 2], \"attention_mask\": [1, 1], \"completion_mask\": [0, 1]}",
+            "a.jsonl:1: \"completion_mask\" says what is learnt, which is read from \"labels\" alone; give those, -100 \
+             where nothing is trained",
+        ),
+        (
+            "a.jsonl",
+            b"\x28\xb5\x2f\xfd\x04\x00",
+            "a.jsonl: this is packed with Zstandard; name it .jsonl.zst, .json.zst or .txt.zst",
+        ),
         ("a.json", b"[\n{\"text\": \"a\"},\n\n 7]", "a.json:4: a record must be an object, not a number"),
         (
             "a.json",
@@ -188,7 +204,12 @@ fn paths_that_are_not_data_are_refused() {
     );
     assert!(error(&[path("a.jsonl.bz2")]).ends_with("unpack it first"));
     assert!(error(&[path("noextension")]).ends_with("; rename or convert it"));
-    assert!(error(&[path("a.txt"), path("a.txt")]).ends_with("given twice in --data; name it once"));
+    for other in [path("a.txt"), dir.path().join(".").join("a.txt")] {
+        assert!(error(&[path("a.txt"), other]).ends_with("given twice in --data; name it once"));
+    }
+    let link = path("link.txt");
+    std::os::unix::fs::symlink(path("a.txt"), &link).unwrap();
+    assert!(error(&[path("a.txt"), link]).ends_with("link.txt: given twice in --data; name it once"));
     let no_tokenizer = read(&[path("a.txt")], None, &OPTIONS).unwrap_err().to_string();
     assert!(no_tokenizer.contains("there is no tokenizer to encode it"), "{no_tokenizer}");
 }

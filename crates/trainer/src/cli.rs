@@ -1,5 +1,6 @@
 //! The `megatrain` command line.
 
+use crate::data::Reader;
 use crate::data::preview::Preview;
 use crate::options::{Device, Dtype, TrainOptions, elsewhere, whole};
 use crate::setup::{self, Source, StepShape};
@@ -95,6 +96,9 @@ struct GenerateCommand {
     /// Text to continue.
     #[arg(long, value_name = "TEXT")]
     prompt: String,
+    /// The prompt is a user's message: ask the model through its chat template, and print the answer alone.
+    #[arg(long)]
+    chat: bool,
     /// Tokens to add at most.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole::<usize>, allow_negative_numbers = true)]
     max_tokens: usize,
@@ -154,7 +158,7 @@ pub fn run(cli: Cli) -> Result<()> {
             }
             let summary = train::train(&options)?;
             tell!(
-                "{} step(s){}, last loss {:.4}, {:.0} tokens/s; model in {}",
+                "{} step(s){}, last loss {:.4}, {:.0} tokens/s; {}",
                 summary.steps,
                 match summary.skipped {
                     0 => String::new(),
@@ -162,7 +166,10 @@ pub fn run(cli: Cli) -> Result<()> {
                 },
                 summary.last_loss,
                 summary.tokens_per_s,
-                summary.model_dir.display()
+                match summary.steps {
+                    0 => "no model is saved".to_owned(),
+                    _ => format!("model in {}", summary.model_dir.display()),
+                }
             );
             Ok(())
         }
@@ -192,14 +199,21 @@ fn run_generate(command: &GenerateCommand) -> Result<()> {
         .tokenizer
         .as_deref()
         .with_context(|| format!("{} has no tokenizer.json to read the prompt with", command.model.display()))?;
-    let prompt = tokenizer.encode(&command.prompt)?;
+    let prompt = match command.chat {
+        true => Reader::new(&TrainOptions::default(), &source, source.model.config.max_positions)?
+            .prompt(&command.prompt, true)
+            .with_context(|| format!("--chat with the model in {}", command.model.display()))?,
+        false => tokenizer.encode(&command.prompt)?,
+    };
     if prompt.is_empty() {
         bail!("the prompt has no tokens; give --prompt some text");
     }
     let tokens = prompt.len().saturating_add(command.max_tokens);
     let mut generator = generate::Generator::new(&source, tokens, command.dtype, command.device, command.threads)?;
     let sampling = generate::Sampling { temperature: command.temperature, seed: command.seed };
-    say::part_on_stdout(&command.prompt);
+    if !command.chat {
+        say::part_on_stdout(&command.prompt);
+    }
     let mut ids: Vec<i32> = Vec::new();
     let mut shown = 0;
     generator.generate(&prompt, command.max_tokens, tokenizer.stop_ids(), sampling, |id| {

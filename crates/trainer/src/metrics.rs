@@ -1,8 +1,8 @@
 //! `metrics.jsonl`: a line a step (it has `loss`), an evaluation (`eval_loss`), a sample (`sample`).
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::{Serialize, Serializer};
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -78,14 +78,24 @@ pub struct MetricsFile {
 }
 
 impl MetricsFile {
-    /// Begins the file anew.
+    /// Begins the file anew. It stays locked while it is written: two runs in one folder would mix their figures and
+    /// replace each other's models.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If it cannot be made, or another run writes it.
     pub fn create(dir: &Path) -> Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("making the output folder {}", dir.display()))?;
         let path = dir.join("metrics.jsonl");
-        let file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+        let creating = || format!("creating {}", path.display());
+        let file = File::options().write(true).create(true).truncate(false).open(&path).with_context(creating)?;
+        // Not every file system has locks; without them all is as if nobody else were there.
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            bail!(
+                "another run is writing to {}; wait until it has ended, or give another folder with --out",
+                dir.display()
+            );
+        }
+        file.set_len(0).with_context(creating)?;
         Ok(MetricsFile { path, file: BufWriter::new(file), len_bytes: 0 })
     }
 
@@ -133,5 +143,20 @@ mod tests {
         assert_eq!(line, want);
         let line = serde_json::to_string(&EvalMetrics::new(7, f64::NAN)).unwrap();
         assert_eq!(line, r#"{"step":7,"eval_loss":"NaN","perplexity":"NaN"}"#);
+    }
+
+    #[test]
+    fn a_folder_takes_one_run_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = MetricsFile::create(dir.path()).unwrap();
+        first.write(&1).unwrap();
+        let error = MetricsFile::create(dir.path()).err().unwrap().to_string();
+        assert!(error.starts_with("another run is writing to ") && error.contains("--out"), "{error}");
+        first.write(&2).unwrap();
+        let path = dir.path().join("metrics.jsonl");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\n2\n");
+        drop(first);
+        drop(MetricsFile::create(dir.path()).unwrap());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
     }
 }

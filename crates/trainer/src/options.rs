@@ -257,6 +257,11 @@ pub struct TrainOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<PathBuf>,
 
+    /// Numbers of the saved weights [default: those of the model's files; f32 with --preset].
+    #[arg(long, value_name = "f32|bf16", help_heading = "Output")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub save_dtype: Option<Dtype>,
+
     /// Folder for the trained model and metrics.jsonl [default: out].
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -512,6 +517,7 @@ mod tests {
             executor = "shuffle:9"
             debug_sync = true
             trace = "t"
+            save_dtype = "bf16"
             out = "o"
         "#;
         let file = TrainOptions::parse_toml(toml).unwrap();

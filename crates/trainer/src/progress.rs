@@ -1,6 +1,7 @@
 //! Progress bars: drawn on a terminal, silent elsewhere and for the first moment of work that turns out short.
 
 use crate::metrics::StepMetrics;
+use crate::report::smoothed;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -42,9 +43,9 @@ impl StepLog {
 
     /// Shows a step.
     pub fn step(&mut self, line: &StepMetrics) {
-        let loss = match self.smoothed {
-            Some(smoothed) if line.loss.is_finite() => 0.9 * smoothed + 0.1 * line.loss,
-            _ => line.loss,
+        let loss = match line.loss.is_finite() {
+            true => smoothed(self.smoothed, line.loss, line.step),
+            false => line.loss,
         };
         self.smoothed = loss.is_finite().then_some(loss).or(self.smoothed);
         let share = self

@@ -103,7 +103,7 @@ impl Source {
         }
     }
 
-    /// The element type of exported weights.
+    /// The element type of exported weights, where no other is asked for.
     pub fn export_dtype(&self) -> FloatDType {
         match &self.dir {
             Some(dir) => dir.main_dtype().unwrap_or(FloatDType::F32),

@@ -12,7 +12,8 @@ use crate::target::Target;
 use crate::tasks::{OptimStep, StepResult, StepTasks};
 use crate::{check, interrupt, weights};
 use anyhow::{Context, Error, Result, bail};
-use megatrain_base::fmt_bytes;
+use megatrain_base::{DType, fmt_bytes};
+use megatrain_checkpoint::FloatDType;
 use megatrain_data::StepBatch;
 use megatrain_exec::RunReport;
 use megatrain_optim::{AdamW, LrSchedule, ScheduleKind, ScheduleOptions, Verdict};
@@ -124,6 +125,16 @@ pub fn train_on(options: &TrainOptions, source: &Source, data: RunData, kind: Da
         placement = Placement { alias_blocks, ..placement };
     }
     say!("{}", setup::print_plan(&plan, placement, false));
+    let save_dtype = options.save_dtype.and_then(|dtype| FloatDType::from_compute(setup::dtype(Some(dtype), false)));
+    let saved_in = save_dtype.unwrap_or_else(|| source.export_dtype());
+    if kind == DataKind::Own && plan.settings.dtype == DType::F32 && saved_in != FloatDType::F32 {
+        say!(
+            "note     computed in f32 and saved in {}: the saved model is rounded, which can lose much of what small updates \
+             changed, and the losses shown are of the model before that. --save-dtype f32 saves it as it is, --dtype bf16 \
+             shows losses of the rounded one",
+            saved_in.config_name()
+        );
+    }
     let planned_bytes = planned_bytes(&plan, placement);
     let facts = Facts::new(options, &plan, placement, steps, data.facts);
     let gpu = target.gpu().cloned();
@@ -131,15 +142,15 @@ pub fn train_on(options: &TrainOptions, source: &Source, data: RunData, kind: Da
     reset_memory_use();
     let memory = setup::load(source, plan, placement, seed)?;
     let session = target.start(memory, options)?;
-    // Only now: a run that fails to load keeps the figures of the one before, and its best model.
-    if kind == DataKind::Own {
-        put_earlier_best_aside(&out)?;
-    }
     let views = match kind {
         DataKind::Benchmark { .. } => Views::MetricsOnly,
         DataKind::Own => Views::All,
     };
+    // Only now: a run that fails to load keeps the figures of the one before, and its best model.
     let mut recorder = Recorder::begin(&out, facts, views)?;
+    if kind == DataKind::Own {
+        put_earlier_best_aside(&out)?;
+    }
 
     let mut trainer = Trainer {
         session: &session,
@@ -157,9 +168,8 @@ pub fn train_on(options: &TrainOptions, source: &Source, data: RunData, kind: Da
     let best_dir = save_best.then(|| out.join("best-model"));
     let mut extras = source.extras();
     extras.extend(data.template.map(|text| ("chat_template.jinja".to_owned(), text.into_bytes())));
-    let export = |dir: &Path| {
-        weights::export(&session, dir, source.dir.as_ref(), &source.config, source.export_dtype(), extras.clone())
-    };
+    let export =
+        |dir: &Path| weights::export(&session, dir, source.dir.as_ref(), &source.config, save_dtype, extras.clone());
     let mut evaluations = Evaluations { monitor, best_dir, export: &export, done: 0, seconds: 0.0 };
     let (mut summary, broken) = trainer.steps(&mut feed, steps, schedule, peak_lr, &mut recorder, &mut evaluations)?;
     summary.held_out = evaluations.monitor.first_and_last;
@@ -188,9 +198,12 @@ pub fn train_on(options: &TrainOptions, source: &Source, data: RunData, kind: Da
     if matches!(kind, DataKind::Benchmark { .. }) {
         return Ok(summary);
     }
-    summary.model_dir = out.join("model");
-    export(&summary.model_dir)?;
-    say!("model    saved to {}", summary.model_dir.display());
+    // What no step has changed is no reason to replace an earlier run's model.
+    if summary.steps > 0 {
+        summary.model_dir = out.join("model");
+        export(&summary.model_dir)?;
+        say!("model    saved to {}", summary.model_dir.display());
+    }
     let outcome = match (&broken, summary.interrupted) {
         (Some(_), _) => Outcome::Failed,
         (None, true) => Outcome::Interrupted,
@@ -204,7 +217,7 @@ pub fn train_on(options: &TrainOptions, source: &Source, data: RunData, kind: Da
         Some(error) => Err(error.context(format!(
             "the data broke off after step {} of {steps}; the model as it was then is saved in {}",
             summary.steps,
-            summary.model_dir.display()
+            out.join("model").display()
         ))),
     }
 }

@@ -122,7 +122,16 @@ pub fn random(memory: &mut Memory, seed: u64) -> Result<()> {
 /// Files for an export beside weights and configuration.
 pub type Extras = Vec<(String, Vec<u8>)>;
 
-/// Writes a model directory from the masters: laid out as `source`, or afresh in `dtype`.
+/// Names the type in a configuration, by whichever of its two keys is there.
+fn name_dtype(config: &mut Value, dtype: FloatDType) {
+    let Some(config) = config.as_object_mut() else { return };
+    let named: Vec<&str> = ["dtype", "torch_dtype"].into_iter().filter(|key| config.contains_key(*key)).collect();
+    for key in if named.is_empty() { vec!["torch_dtype"] } else { named } {
+        config.insert(key.to_owned(), dtype.config_name().into());
+    }
+}
+
+/// Writes a model directory from the masters, laid out as `source` or afresh; in `dtype`, or else in the source's types, or f32.
 ///
 /// # Errors
 /// What cannot be written; the previous directory is kept then.
@@ -131,7 +140,7 @@ pub fn export(
     out: &Path,
     source: Option<&ModelDir>,
     config: &Value,
-    dtype: FloatDType,
+    dtype: Option<FloatDType>,
     extras: Extras,
 ) -> Result<()> {
     let plan = session.plan();
@@ -143,11 +152,16 @@ pub fn export(
                 .units
                 .iter()
                 .flat_map(|u| &u.layout.tensors)
-                .map(|t| ExportTensor { name: t.name.clone(), shape: t.shape.dims().to_vec(), dtype })
+                .map(|t| ExportTensor { name: t.name.clone(), shape: t.shape.dims().to_vec(), dtype: FloatDType::F32 })
                 .collect();
             ExportPlan::fresh(&tensors, MAX_SHARD_BYTES)?
         }
     };
+    let mut config = config.clone();
+    if let Some(dtype) = dtype {
+        export = export.with_dtype(dtype);
+        name_dtype(&mut config, dtype);
+    }
     for (name, bytes) in extras {
         export = export.with_file(name, bytes);
     }
@@ -182,7 +196,7 @@ pub fn export(
         progress.inc(out.len() as u64 * weight.dtype.size_bytes());
         Ok(())
     };
-    export.write(out, config, &mut produce).with_context(|| format!("saving the model to {}", out.display()))?;
+    export.write(out, &config, &mut produce).with_context(|| format!("saving the model to {}", out.display()))?;
     progress.finish_and_clear();
     Ok(())
 }

@@ -138,13 +138,13 @@ const DATA: &[Row] = &[
         "too little to hold out of",
         |s| s.write("data.txt", "a"),
         "{train} --held-out 0.5",
-        &["too small to hold 0.5 of it out; give more data"],
+        &["too small to hold 0.5 of it out, equal documents together; give more data or a larger share"],
     ),
     (
         "nothing to learn in what is held out",
         |s| {
-            let masked = "{\"input_ids\": [1, 2], \"labels\": [-100, -100]}\n";
-            s.write("data.jsonl", masked.repeat(20) + "{\"input_ids\": [1, 2, 3, 4, 5, 6]}");
+            let masked = |i| format!("{{\"input_ids\": [1, {i}], \"labels\": [-100, -100]}}\n");
+            s.write("data.jsonl", (0..20).map(masked).collect::<String>() + "{\"input_ids\": [1, 2, 3, 4, 5, 6]}");
         },
         "train --model @/model --data @/data.jsonl --out @/out --held-out 0.05",
         &["--held-out", "no target to learn"],

@@ -349,3 +349,60 @@ fn prompts_are_answered_at_each_evaluation() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(said.strip_suffix('\n').unwrap(), format!("the{}", samples[4]["sample"].as_str().unwrap()));
 }
+
+#[test]
+fn a_model_asked_in_chat_answers_as_at_an_evaluation() {
+    let scene = scene();
+    let train = "train --model @/model --data @/alpaca.json --template smollm2 --seq-len 128 --steps 1 --dtype f32";
+    scene.run(&format!("{train} --held-out 0.3 --eval-prompts hello --out @/out")).unwrap();
+    let lines = scene.lines("out/metrics.jsonl");
+    let sample = lines.iter().rfind(|line| line.get("sample").is_some()).unwrap()["sample"].as_str().unwrap();
+    let ask = "generate --prompt hello --chat --max-tokens 64 --dtype f32";
+    let output = scene.output(&format!("{ask} --model @/out/model"));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        !sample.is_empty() && said.trim_end_matches('\n').starts_with(sample.trim_end_matches('\n')),
+        "{said:?}, {sample:?}"
+    );
+    let error = scene.run(&format!("{ask} --model @/model")).unwrap_err();
+    assert!(error.contains("--chat with the model in") && error.contains("no chat template"), "{error}");
+}
+
+/// Element type and size of a model's weights, and what its config.json calls the type.
+fn saved(scene: &Scene, model: &str) -> (Vec<String>, Value) {
+    let bytes = scene.read(&format!("{model}/model.safetensors"));
+    let end = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Map<String, Value> = serde_json::from_slice(&bytes[8..end]).unwrap();
+    let mut types: Vec<_> = header.values().filter_map(|t| Some(t["dtype"].as_str()?.to_owned())).collect();
+    types.dedup();
+    let config: Value = serde_json::from_slice(&scene.read(&format!("{model}/config.json"))).unwrap();
+    (types, config["torch_dtype"].clone())
+}
+
+#[test]
+fn the_saved_weights_may_be_of_another_type_and_rounding_is_told() {
+    let scene = scene();
+    let rest = "--data @/alpaca.json --template smollm2 --seq-len 128 --steps 2 --lr 1e-4 --warmup 0 --dtype f32";
+    let train = |args: &str| {
+        let output = scene.output(&format!("train {rest} {args}"));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        said.contains("computed in f32 and saved in bfloat16")
+    };
+    assert!(train("--model @/model --out @/bf16 --save-dtype bf16"));
+    assert_eq!(saved(&scene, "bf16/model"), (vec!["BF16".to_owned()], json!("bfloat16")));
+    assert!(train("--model @/bf16/model --out @/same --held-out 0.3"), "as the model's files are");
+    assert_eq!(saved(&scene, "same/model"), (vec!["BF16".to_owned()], json!("bfloat16")));
+    assert!(!train("--model @/bf16/model --out @/f32 --save-dtype f32 --held-out 0.3"));
+    assert_eq!(saved(&scene, "f32/model"), (vec!["F32".to_owned()], json!("float32")));
+    // The loss after training is that of what was saved: exactly in f32, and not so after rounding.
+    let losses = |out: &str| -> Vec<f64> {
+        scene.lines(&format!("{out}/metrics.jsonl")).iter().filter_map(|line| line["eval_loss"].as_f64()).collect()
+    };
+    let after = |out: &str| {
+        train(&format!("--model @/{out}/model --out @/again --held-out 0.3 --save-dtype f32"));
+        losses("again")[0]
+    };
+    assert_eq!(after("f32"), *losses("f32").last().unwrap());
+    assert_ne!(after("same"), *losses("same").last().unwrap());
+}

@@ -270,6 +270,17 @@ fn ends_after_the_step_and_saves(by: &str) {
 }
 
 #[test]
+fn signals_at_one_moment_are_one_request() {
+    let scene = Scene::new();
+    let mut child = start(&scene, "{train} --dtype f32 --steps 100000000");
+    press_ctrl_c(&child);
+    press_ctrl_c(&child);
+    wait_for("the end", || child.try_wait().unwrap().is_some());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(scene.path("out/model").exists());
+}
+
+#[test]
 fn a_second_ctrl_c_ends_at_once() {
     let scene = Scene::new();
     // Steps long enough to be met in the middle.
@@ -278,6 +289,8 @@ fn a_second_ctrl_c_ends_at_once() {
     let steps = scene.metrics("out").len();
     press_ctrl_c(&child);
     wait_for("the first to be taken", || scene.read("stderr").windows(6).any(|w| w == b"ending"));
+    // Signals at one moment are one request.
+    std::thread::sleep(Duration::from_millis(250));
     press_ctrl_c(&child);
     wait_for("the end", || child.try_wait().unwrap().is_some());
     assert_eq!(child.wait().unwrap().code(), Some(130));

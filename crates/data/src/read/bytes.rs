@@ -84,12 +84,13 @@ pub(super) fn open(path: &Path, packing: Packing, counter: &Counter) -> Result<B
 
 /// What a file is that begins like this, if it is no text and it shows.
 fn no_text(start: &[u8]) -> Option<&'static str> {
-    let known: [(&[u8], &str); 5] = [
+    let known: [(&[u8], &str); 6] = [
         (
             b"version https://git-lfs",
             "this is a Git LFS pointer, not the file itself; run `git lfs pull` to fetch that",
         ),
         (b"\x1f\x8b", "this is packed with gzip; name it .jsonl.gz, .json.gz or .txt.gz"),
+        (b"\x28\xb5\x2f\xfd", "this is packed with Zstandard; name it .jsonl.zst, .json.zst or .txt.zst"),
         (b"PK\x03\x04", "this is a ZIP archive; unpack it"),
         (b"PAR1", "this is a Parquet table; name it .parquet"),
         (b"\0\0\0\0", "the file begins with zeros, as after a copy that failed; copy or download it again"),

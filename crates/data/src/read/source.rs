@@ -131,7 +131,8 @@ impl Source {
     pub(super) fn new(source: &DataSource, random: Random, shared: &mut Shared) -> Result<Source, Error> {
         let mut files = Vec::new();
         for (path, kind) in files::find(&source.path)? {
-            if !shared.known.insert(path.clone()) {
+            // `a`, `./a` and a link to it are one file.
+            if !shared.known.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
                 return Err(error::file(path, "given twice in --data; name it once"));
             }
             files.push((shared.files.len() as u32, kind));

@@ -206,6 +206,6 @@ fn random_model(source: &Source, work: &Path) -> Result<PathBuf> {
     let plan = setup::plan(&source.model, settings)?;
     let session = setup::load(source, plan, Default::default(), 0)?.start(Default::default())?;
     let out = work.join("model");
-    weights::export(&session, &out, None, &source.config, source.export_dtype(), source.extras())?;
+    weights::export(&session, &out, None, &source.config, None, source.extras())?;
     Ok(out)
 }

@@ -33,8 +33,9 @@ impl Reader {
         let samples = self.samples(sources)?;
         let files = samples.files().to_vec();
         let (_, total_bytes) = samples.progress();
-        let Some(cache) = self.cache.as_ref().filter(|_| total_bytes >= MIN_BYTES && Path::new(PROGRAM).exists())
-        else {
+        // What is no file, such as a pipe, can be read once only, so nothing can be known of it before.
+        let can = total_bytes >= MIN_BYTES && Path::new(PROGRAM).exists() && files.iter().all(|path| path.is_file());
+        let Some(cache) = self.cache.as_ref().filter(|_| can) else {
             let mut writer = TokenWriter::in_memory(&files);
             let report = self.read_all(samples, &mut writer, what)?;
             return Ok(Data { documents: writer.finish()?, report });

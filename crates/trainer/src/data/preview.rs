@@ -6,7 +6,7 @@ use crate::report::DataFacts;
 use crate::setup::{Source, StepShape};
 use anyhow::Result;
 use megatrain_data::{Document, Documents, IGNORE, Packer, TextTokenizer};
-use serde_json::json;
+use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -19,6 +19,13 @@ pub struct Preview {
     pub json: bool,
     /// Sequences shown, or documents written.
     pub limit: Option<usize>,
+}
+
+/// A document for other programs.
+#[derive(Serialize)]
+struct Line<'a> {
+    input_ids: &'a [i32],
+    labels: &'a [i32],
 }
 
 /// Sequences shown where nothing else is asked for.
@@ -46,7 +53,8 @@ impl Preview {
         if self.json {
             for document in documents.iter().take(self.limit.unwrap_or(usize::MAX)) {
                 let labels = document.labels.unwrap_or(document.tokens);
-                tell!("{}", json!({ "input_ids": document.tokens, "labels": labels }));
+                let line = Line { input_ids: document.tokens, labels };
+                tell!("{}", serde_json::to_string(&line)?);
             }
         }
         let packer = training_packer(documents, options, shape, packing)?;

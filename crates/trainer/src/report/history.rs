@@ -9,8 +9,13 @@ const MAX_ROWS: usize = 8192;
 /// Of so many neighbours the extreme ones stay.
 const STRETCH: usize = 8;
 
-/// Weight of the step before in the smoothed loss.
-pub const SMOOTHING: f64 = 0.9;
+/// Steps over which the loss is smoothed: the weight of a step is one in so many.
+const SMOOTHING_STEPS: u64 = 10;
+
+/// The smoothed loss after a step, counted from 1: the mean of all at first, then an exponential one.
+pub fn smoothed(before: Option<f64>, loss: f64, step: u64) -> f64 {
+    before.map_or(loss, |before| before + (loss - before) / step.clamp(1, SMOOTHING_STEPS) as f64)
+}
 
 /// A step as it is drawn.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -50,8 +55,7 @@ impl History {
     pub fn step(&mut self, metrics: &StepMetrics) {
         self.rows.truncate(self.rows.partition_point(|row| row.step < metrics.step));
         if metrics.loss.is_finite() {
-            let smoothed = self.smoothed.map_or(metrics.loss, |s| SMOOTHING * s + (1.0 - SMOOTHING) * metrics.loss);
-            self.smoothed = Some(smoothed);
+            self.smoothed = Some(smoothed(self.smoothed, metrics.loss, metrics.step));
         }
         self.rows.push(Row {
             step: metrics.step,
@@ -112,7 +116,7 @@ impl History {
                 "tokens_per_s": column(|r| r.tokens_per_s),
                 "model_tflops": column(|r| r.model_tflops),
             },
-            "smoothing": SMOOTHING,
+            "smoothing_steps": SMOOTHING_STEPS,
             "steps": self.steps,
             "tokens": self.tokens,
             "seconds": short(self.seconds),
@@ -174,7 +178,7 @@ mod tests {
         history.step(&metrics(3, 3.0));
         let json = history.to_json();
         assert_eq!(json["rows"]["loss"], json!([4.0, null, 3.0]));
-        assert_eq!(json["rows"]["smoothed"], json!([4.0, 4.0, 3.9]));
+        assert_eq!(json["rows"]["smoothed"], json!([4.0, 4.0, 3.66667]));
         assert_eq!(json["skipped"], json!([[2, "NaN"]]));
     }
 

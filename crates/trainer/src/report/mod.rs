@@ -17,6 +17,7 @@ pub mod watch;
 
 pub use data::DataFacts;
 pub use facts::Facts;
+pub use history::smoothed;
 pub use limit::Limit;
 pub use recorder::{Outcome, Recorder, Views};
 

@@ -200,7 +200,7 @@ function add(line) {
     while (rows.step.length && last(rows.step) >= line.step) for (const column of Object.values(rows)) column.pop();
     const before = last(rows.smoothed);
     const loss = number(line.loss);
-    const smoothed = loss === null ? before : Number.isFinite(before) ? h.smoothing * before + (1 - h.smoothing) * loss : loss;
+    const smoothed = loss === null ? before : Number.isFinite(before) ? before + (loss - before) / Math.min(line.step, h.smoothing_steps) : loss;
     const row = { ...line, loss, smoothed };
     for (const [key, column] of Object.entries(rows)) column.push(number(row[key]));
     h.steps += 1;

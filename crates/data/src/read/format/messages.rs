@@ -112,12 +112,19 @@ fn content(value: Option<Value>, key: &str) -> Result<Option<String>, Fault> {
     Ok(Some(text))
 }
 
-/// What the message says of its being learnt: `train` (Axolotl) or `weight` (OpenAI), which must not disagree.
+/// What the message says of its being learnt: `train` (Axolotl), `loss` (ms-swift) or `weight` (OpenAI), which must not
+/// disagree.
 fn train(object: &Map<String, Value>) -> Result<Option<bool>, Fault> {
-    let train = match object.get("train") {
-        None | Some(Value::Null) => None,
-        Some(Value::Bool(train)) => Some(*train),
-        Some(other) => return wrong_kind("train", "true or false", other),
+    let said = |key: &str| match object.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Bool(train)) => Ok(Some(*train)),
+        Some(other) => wrong_kind(key, "true or false", other),
+    };
+    let train = match (said("train")?, said("loss")?) {
+        (Some(train), Some(loss)) if train != loss => {
+            return fault("wrong kind of field", "\"train\" and \"loss\" disagree");
+        }
+        (train, loss) => train.or(loss),
     };
     let weight = match object.get("weight") {
         None | Some(Value::Null) => None,

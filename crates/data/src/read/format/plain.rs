@@ -31,9 +31,14 @@ pub(super) fn tokens(record: Map<String, Value>, file: u32, line: u64) -> Result
             tokens.len()
         ));
     }
-    let masked = record.get("attention_mask").and_then(Value::as_array);
-    if masked.is_some_and(|mask| mask.iter().any(|m| m.as_i64() == Some(0))) {
+    if has_zeros(record.get("attention_mask")) {
         return fail("\"attention_mask\" has zeros; remove the padding from the record");
+    }
+    let mask = MASKS.into_iter().find(|key| labels == tokens && has_zeros(record.get(*key)));
+    if let Some(mask) = mask {
+        return fail(&format!(
+            "\"{mask}\" says what is learnt, which is read from \"labels\" alone; give those, -100 where nothing is trained"
+        ));
     }
     if shifted(&tokens, &labels) {
         return fail(
@@ -42,6 +47,15 @@ pub(super) fn tokens(record: Map<String, Value>, file: u32, line: u64) -> Result
         );
     }
     Ok(Sample::Tokens { tokens, labels, file, line })
+}
+
+/// What TRL and others write beside ids instead of labels.
+const MASKS: [&str; 3] = ["completion_mask", "assistant_masks", "loss_mask"];
+
+/// Whether a list has a 0, which some programs write as 0.0 or false.
+fn has_zeros(mask: Option<&Value>) -> bool {
+    let zero = |value: &Value| value.as_f64() == Some(0.0) || value.as_bool() == Some(false);
+    mask.and_then(Value::as_array).is_some_and(|mask| mask.iter().any(zero))
 }
 
 /// Whether labels are those of the next tokens, and by no chance those of their own.
