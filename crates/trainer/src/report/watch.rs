@@ -44,7 +44,10 @@ impl Server {
     pub fn bind(folder: &Path, port: u16) -> Result<Server> {
         let shown = folder.display();
         if !folder.exists() {
-            bail!("there is no folder {shown}; give the folder that `megatrain train --out` writes to (default: out)");
+            bail!(
+                "there is no folder {shown}; give the folder that `megatrain train --out` writes to (default: out). A run \
+                 makes it once its data is read and its model is loaded"
+            );
         }
         if !folder.is_dir() {
             bail!("{shown} is a file; give the folder that `megatrain train --out` writes to");
