@@ -406,3 +406,14 @@ fn the_saved_weights_may_be_of_another_type_and_rounding_is_told() {
     assert_eq!(after("f32"), *losses("f32").last().unwrap());
     assert_ne!(after("same"), *losses("same").last().unwrap());
 }
+
+#[test]
+fn files_of_a_folder_that_are_no_data_are_named() {
+    let scene = scene();
+    scene.write("d/chats.jsonl", golden("chats.jsonl"));
+    scene.write("d/notes/a.md", "# A");
+    let (_, said) = preview(&scene, "--data @/d --seq-len 256");
+    assert!(said.contains("1 file(s) passed over, data files are .txt") && said.contains("d/notes/a.md"), "{said}");
+    let (_, said) = preview(&scene, "--data @/chats.jsonl --seq-len 256");
+    assert!(!said.contains("passed over"), "{said}");
+}

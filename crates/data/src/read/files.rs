@@ -34,13 +34,15 @@ pub(super) enum Packing {
 /// Directories nested deeper than this are taken for a cycle of links.
 const MAX_DEPTH: usize = 32;
 
-const NAMES: &str = ".txt, .jsonl, .json (each also .gz or .zst), .parquet or .arrow";
+/// The names of data files, for messages.
+pub(super) const NAMES: &str = ".txt, .jsonl, .json (each also .gz or .zst), .parquet or .arrow";
 
 /// Files beside data that describe it: LLaMA-Factory's registry and what Hugging Face saves with a data set.
 const NOT_DATA: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
 
-/// The data files that a path means: itself, or in a directory, at any depth, every visible one of a known kind, by name.
-pub(super) fn find(path: &Path) -> Result<Vec<(PathBuf, FileKind)>, Error> {
+/// The data files that a path means: itself, or in a directory, at any depth, every visible one of a known kind, by name. Those of
+/// other kinds are appended to `passed_over`.
+pub(super) fn find(path: &Path, passed_over: &mut Vec<PathBuf>) -> Result<Vec<(PathBuf, FileKind)>, Error> {
     let meta = std::fs::metadata(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => error::file(path, absent(path)),
         _ => error::io(path, "opening")(e),
@@ -49,7 +51,7 @@ pub(super) fn find(path: &Path) -> Result<Vec<(PathBuf, FileKind)>, Error> {
         return Ok(vec![(path.to_owned(), kind(path).ok_or_else(|| unknown(path))?)]);
     }
     let mut found = Vec::new();
-    walk(path, 0, &mut found)?;
+    walk(path, 0, &mut found, passed_over)?;
     if found.is_empty() {
         return Err(error::file(path, format!("the directory holds no data files ({NAMES})")));
     }
@@ -72,7 +74,12 @@ fn absent(path: &Path) -> String {
     }
 }
 
-fn walk(dir: &Path, depth: usize, found: &mut Vec<(PathBuf, FileKind)>) -> Result<(), Error> {
+fn walk(
+    dir: &Path,
+    depth: usize,
+    found: &mut Vec<(PathBuf, FileKind)>,
+    passed_over: &mut Vec<PathBuf>,
+) -> Result<(), Error> {
     if depth > MAX_DEPTH {
         return Err(error::file(dir, "directories are nested too deep; is there a link to a parent?"));
     }
@@ -87,9 +94,11 @@ fn walk(dir: &Path, depth: usize, found: &mut Vec<(PathBuf, FileKind)>) -> Resul
             continue;
         }
         if path.is_dir() {
-            walk(&path, depth + 1, found)?;
+            walk(&path, depth + 1, found, passed_over)?;
         } else if let Some(kind) = kind(&path) {
             found.push((path, kind));
+        } else {
+            passed_over.push(path);
         }
     }
     Ok(())

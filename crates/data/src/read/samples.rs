@@ -1,5 +1,6 @@
 //! All samples of a data set, one by one, in bounded memory: sources in turn, or mixed by weight.
 
+use super::files::NAMES;
 use super::source::{DataSource, Shared, Source, SourceReport};
 use crate::cache::KeyBuilder;
 use crate::conversation::Sample;
@@ -122,6 +123,15 @@ impl Samples {
         let drawn = (mix != Mix::Concat).then_some((mix, options.seed, &live));
         let settings = format!("{each:?} {drawn:?} strict: {}", options.strict);
         Ok(Samples { sources: open, live, mix, random, shared, total_bytes, settings, ended: false })
+    }
+
+    /// What lies in the given directories and is no data by its name, in a sentence; None if there is nothing.
+    pub fn passed_over(&self) -> Option<String> {
+        let files = &self.shared.passed_over;
+        let names: Vec<_> = files.iter().take(3).map(|path| path.display().to_string()).collect();
+        let more = if files.len() > names.len() { ", ..." } else { "" };
+        let count = files.len();
+        (count > 0).then(|| format!("{count} file(s) passed over, data files are {NAMES}: {}{more}", names.join(", ")))
     }
 
     /// All files, in order; what [`Sample::place`] and [`Skip::file`](crate::Skip::file) count.

@@ -82,6 +82,8 @@ pub(super) struct Shared {
     pub files: Vec<PathBuf>,
     /// The same files, to find one.
     pub known: HashSet<PathBuf>,
+    /// Files in directories whose names are not those of data.
+    pub passed_over: Vec<PathBuf>,
     pub skips: Skips,
     pub strict: bool,
     pub counter: Counter,
@@ -90,7 +92,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(strict: bool) -> Shared {
         let (files, known) = (Vec::new(), HashSet::new());
-        Shared { files, known, skips: Skips::default(), strict, counter: Counter::default() }
+        Shared { files, known, passed_over: Vec::new(), skips: Skips::default(), strict, counter: Counter::default() }
     }
 }
 
@@ -130,7 +132,7 @@ impl Source {
     /// Finds the files, which must not have been found before.
     pub(super) fn new(source: &DataSource, random: Random, shared: &mut Shared) -> Result<Source, Error> {
         let mut files = Vec::new();
-        for (path, kind) in files::find(&source.path)? {
+        for (path, kind) in files::find(&source.path, &mut shared.passed_over)? {
             // `a`, `./a` and a link to it are one file.
             if !shared.known.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
                 return Err(error::file(path, "given twice in --data; name it once"));

@@ -21,7 +21,7 @@ use crate::options::TrainOptions;
 use crate::report::DataFacts;
 use crate::setup::{Source, StepShape};
 use anyhow::{Context, Result};
-use megatrain_data::{Documents, PackOptions, Packer};
+use megatrain_data::{Documents, PackOptions, Packer, Samples};
 use std::sync::Arc;
 
 /// Bytes of files beyond which whoever waits for them is told how not to.
@@ -81,6 +81,8 @@ impl RunData {
         let shape = StepShape::new(options, &source.model.config)?;
         let reader = Reader::new(options, source, shape.seq_len)?;
         let sources = training_sources(options)?;
+        let samples = reader.samples(&sources)?;
+        say_passed_over(&samples);
         if options.streaming == Some(true) {
             let stream = Streamed::begin(options, sources, reader.clone(), shape)?;
             let (chats, facts) = (stream.has_conversations(), stream.facts().clone());
@@ -89,7 +91,7 @@ impl RunData {
             data.template = reader.named_template();
             return Ok(data);
         }
-        let (_, bytes) = reader.samples(&sources)?.progress();
+        let (_, bytes) = samples.progress();
         let what = if bytes > LARGE { "reading data (--streaming --steps N trains meanwhile)" } else { "reading data" };
         let Data { documents, report } = reader.read(&sources, what)?;
         let facts = DataFacts { truncated: report.truncated(), ..DataFacts::of(&documents) }.with_skips(&report.skips);
@@ -150,6 +152,13 @@ impl RunData {
         };
         let held_out = evaluation.as_ref().map_or(0, |held| held.documents.len() as u64);
         Ok(RunData { training, evaluation, prompts, facts: DataFacts { held_out, ..facts }, template: None })
+    }
+}
+
+/// Says which files of folders are no data.
+fn say_passed_over(samples: &Samples) {
+    if let Some(passed_over) = samples.passed_over() {
+        say!("note     {passed_over}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! `megatrain data preview`: what exactly would be trained on, for a person's eyes or for a program.
 
-use super::{Data, DataReport, Packing, Reader, describe_packing, training_packer, training_sources};
+use super::{Data, DataReport, Packing, Reader, describe_packing, say_passed_over, training_packer, training_sources};
 use crate::options::TrainOptions;
 use crate::report::DataFacts;
 use crate::setup::{Source, StepShape};
@@ -48,7 +48,9 @@ impl Preview {
         }
         let shape = StepShape::new(options, &source.model.config)?;
         let reader = Reader::new(options, source, shape.seq_len)?;
-        let Data { documents, report } = reader.read(&training_sources(options)?, "reading data")?;
+        let sources = training_sources(options)?;
+        say_passed_over(&reader.samples(&sources)?);
+        let Data { documents, report } = reader.read(&sources, "reading data")?;
         let packing = Packing::new(options, report.pretokenized > 0);
         if self.json {
             for document in documents.iter().take(self.limit.unwrap_or(usize::MAX)) {
