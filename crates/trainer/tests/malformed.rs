@@ -181,6 +181,12 @@ const FILES: &[Row] = &[
         "@/data.jsonl.zst: reading failed: this is no Zstandard file, or it is damaged or cut off (Failed to parse block header: Error while reading bytes for Raw: failed to fill whole buffer); copy or download it again",
     ),
     (
+        "zstd --long=31",
+        |s| s.write("data.jsonl.zst", b"\x28\xb5\x2f\xfd\x00\xa8\x09\x00\x00x"),
+        "data preview --model @/model --data @/data.jsonl.zst",
+        "@/data.jsonl.zst: reading failed: it is packed with a window of 2048 MiB, more than the 128 MiB read here; pack it again without --long",
+    ),
+    (
         "no zstd",
         |s| s.write("data.jsonl.zst", "{\"text\": \"a\"}"),
         "data preview --model @/model --data @/data.jsonl.zst",

@@ -108,6 +108,7 @@ impl<R: Read> Read for Unpacked<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.reader.read(buffer).map_err(|e| match e.raw_os_error() {
             Some(_) => e,
+            None if e.kind() == io::ErrorKind::Unsupported => e,
             None => {
                 let kind = self.kind;
                 let problem =

@@ -27,6 +27,15 @@ impl<R: BufRead> Zstd<R> {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                 }
+                // The file is well; what is missing is this decoder's memory for it.
+                Err(FrameDecoderError::WindowSizeTooBig { requested, max }) => {
+                    let problem = format!(
+                        "it is packed with a window of {} MiB, more than the {} MiB read here; pack it again without --long",
+                        requested >> 20,
+                        max >> 20
+                    );
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
+                }
                 Err(e) => return Err(io::Error::other(e)),
             }
         }
