@@ -497,7 +497,7 @@ fn what_is_no_record_is_an_error_with_its_line_and_skipped_where_that_is_wished(
         ("[{\"text\": \"a\"},\n{\"text\":\n\n x}]", "a.json:4: not valid JSON: expected value (column 2)"),
         (
             "{\"data\": [{\"text\": \"a\"}]}",
-            "a.json:1: the record has a list of records in its \"data\"; give a file of that list alone, or a record a line",
+            "a.json:1: the record has only \"data\"; needed are \"messages\", \"conversations\", \"instruction\" and \"output\", \"prompt\" and \"completion\", \"text\" or \"input_ids\"; other keys can be mapped in a dataset_info.json; if the list in \"data\" holds the records, give a file of that list alone",
         ),
         (
             "{\"data\": [1], \"n\": 2}",

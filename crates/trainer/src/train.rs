@@ -214,6 +214,7 @@ pub fn train_on(options: &TrainOptions, source: &Source, data: RunData, kind: Da
     }
     match broken {
         None => Ok(summary),
+        Some(error) if summary.steps == 0 => Err(error.context("the data broke off before the first step")),
         Some(error) => Err(error.context(format!(
             "the data broke off after step {} of {steps}; the model as it was then is saved in {}",
             summary.steps,

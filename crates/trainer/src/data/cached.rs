@@ -40,8 +40,11 @@ impl Reader {
             let report = self.read_all(samples, &mut writer, what)?;
             return Ok(Data { documents: writer.finish()?, report });
         };
-        // What is wrong with the first record is told before all of the files are read for the key.
-        self.samples(sources)?.next().transpose()?;
+        // What is wrong with the first record is told before all of the files are read for the key. To draw some, all would be
+        // counted for it.
+        if sources.iter().all(|source| source.num_samples.is_none()) {
+            self.samples(sources)?.next().transpose()?;
+        }
         let before = stamps(&files);
         let keys = self.keys(&samples)?;
         for key in [keys.texts, keys.all] {

@@ -197,16 +197,17 @@ impl Format {
         } else if has("text") {
             Ok(Format::Text { column: "text".to_owned() })
         } else {
-            let list =
-                object.iter().find(|(_, value)| value.as_array().is_some_and(|list| list.iter().any(Value::is_object)));
-            if let Some((key, _)) = list {
-                return Err(format!(
-                    "the record has a list of records in its \"{key}\"; give a file of that list alone, or a record a line"
-                ));
-            }
             let keys: Vec<_> = object.keys().take(6).map(|key| format!("\"{key}\"")).collect();
             let keys = if keys.is_empty() { "is empty".to_owned() } else { format!("has only {}", keys.join(", ")) };
-            Err(format!("the record {keys}; needed are {KNOWN_KEYS}; other keys can be mapped in a dataset_info.json"))
+            // An object around the whole list, or messages under a name of their own.
+            let list =
+                object.iter().find(|(_, value)| value.as_array().is_some_and(|list| list.iter().any(Value::is_object)));
+            let hint = list.map_or(String::new(), |(key, _)| {
+                format!("; if the list in \"{key}\" holds the records, give a file of that list alone")
+            });
+            Err(format!(
+                "the record {keys}; needed are {KNOWN_KEYS}; other keys can be mapped in a dataset_info.json{hint}"
+            ))
         }
     }
 
